@@ -1,0 +1,226 @@
+"""Which tags each image is known to have: the one label type that losses, metrics, reports and exports share.
+
+A label has three states, stored as int8:
+
+     1  PRESENT   somebody said that the tag applies
+     0  UNKNOWN   nobody said anything
+    -1  ABSENT    somebody said that the tag does not apply
+
+The file form (`save`, `load`) is JSON lines. The first line is a header, every other line one image:
+
+    {"fewtags": 1, "root": "photos", "categories": ["cat", "dog"]}
+    {"image": "a.jpg", "split": "train", "present": ["dog"]}
+    {"image": "b.jpg", "split": "train", "present": ["dog"], "absent": ["cat"]}
+    {"image": "c.jpg", "split": "test", "present": ["cat"], "complete": true}
+
+What is not listed is unknown; with `"complete": true` it is absent, except what `"unknown"` lists. A relative root
+is relative to the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fewtags.errors import DataError, UserError
+
+PRESENT, UNKNOWN, ABSENT = 1, 0, -1
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something odd or wrong in a dataset, with the place where a person can look at it."""
+
+    kind: str  # "missing image", "unknown category", ...: findings of one kind are counted together
+    where: str  # file, or file:line
+    message: str
+    fatal: bool = False  # training would fail, or would not mean anything
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}"
+
+
+@dataclass(frozen=True, eq=False)
+class Annotations:
+    root: Path  # image paths are relative to this folder
+    images: list[str]
+    categories: list[str]
+    labels: np.ndarray  # [N, C] int8: 1 present, 0 unknown, -1 absent
+    splits: np.ndarray  # [N] "train", "val" or "test"
+    name: str = "dataset"  # "voc2007", "photos": shown to people; ROLE's prior is looked up by it
+    notes: list[str] = field(default_factory=list)  # what the reader understood, in words
+    findings: list[Finding] = field(default_factory=list)  # what the reader stumbled on and left out
+
+    def __post_init__(self) -> None:
+        shape = (len(self.images), len(self.categories))
+        if self.labels.shape != shape:
+            raise UserError(f"Labels of shape {self.labels.shape} do not fit {shape[0]} images and {shape[1]} categories.")
+        if self.labels.dtype != np.int8:
+            raise UserError(f"Labels must be int8 (1 present, 0 unknown, -1 absent), not {self.labels.dtype}.")
+        if not np.isin(self.labels, (PRESENT, UNKNOWN, ABSENT)).all():
+            odd = np.unique(self.labels[~np.isin(self.labels, (PRESENT, UNKNOWN, ABSENT))])[0]
+            raise UserError(f"Labels must be 1 (present), 0 (unknown) or -1 (absent); found {odd}.")
+        repeated = [name for name, count in Counter(self.categories).items() if count > 1]
+        if repeated:
+            raise UserError(f"Category '{repeated[0]}' is listed twice.")
+        if len(self.splits) != len(self.images):
+            raise UserError(f"{len(self.splits)} splits were given for {len(self.images)} images.")
+        wrong = sorted(set(self.splits.tolist()) - set(SPLITS))
+        if wrong:
+            raise UserError(f"A split is called '{wrong[0]}'; splits are {', '.join(SPLITS)}.")
+
+    # --- named constructors: the meaning of a blank is chosen by name, never guessed ---
+
+    @classmethod
+    def from_tags(
+        cls,
+        images: Sequence[str],
+        tags: Sequence[Iterable[str]],
+        *,
+        root: str | Path = ".",
+        categories: Sequence[str] | None = None,
+        absent: Sequence[Iterable[str]] | None = None,
+        splits: Sequence[str] | None = None,
+        complete: bool = False,
+        **more: Any,
+    ) -> Annotations:
+        """Listed tags are present; the others are unknown, or absent where the lists are `complete`.
+
+        Without `categories` these are all the tags that occur, in alphabetical order.
+        """
+        tags = [list(row) for row in tags]
+        absent = [list(row) for row in absent] if absent is not None else [[] for _ in tags]
+        if len(tags) != len(images) or len(absent) != len(images):
+            raise UserError(f"{len(tags)} tag lists were given for {len(images)} images.")
+        if categories is None:
+            categories = sorted({tag for row in (*tags, *absent) for tag in row})
+        column = {name: c for c, name in enumerate(categories)}
+        labels = np.full((len(images), len(column)), ABSENT if complete else UNKNOWN, dtype=np.int8)
+        for state, lists in ((ABSENT, absent), (PRESENT, tags)):  # a tag in both lists counts as present
+            for row, names in enumerate(lists):
+                unknown = [name for name in names if name not in column]
+                if unknown:
+                    raise UserError(f"{images[row]} has the tag '{unknown[0]}', which is not among the categories.")
+                labels[row, [column[name] for name in names]] = state
+        return cls(Path(root), list(images), list(categories), labels, _splits(splits, len(images)), **more)
+
+    @classmethod
+    def from_onehot(
+        cls,
+        images: Sequence[str],
+        matrix: np.ndarray,
+        categories: Sequence[str],
+        *,
+        zero: str,
+        root: str | Path = ".",
+        splits: Sequence[str] | None = None,
+        **more: Any,
+    ) -> Annotations:
+        """A matrix of 1 (present), -1 (absent), NaN (unknown) and 0, which means `zero`: "unknown" or "absent"."""
+        if zero not in ("unknown", "absent"):
+            raise UserError(f"zero='{zero}' should be 'unknown' or 'absent': say what a 0 means in your matrix.")
+        matrix = np.asarray(matrix, dtype=float)
+        labels = np.where(np.isnan(matrix), UNKNOWN, matrix)
+        if not np.isin(labels, (-1, 0, 1)).all():
+            odd = labels[~np.isin(labels, (-1, 0, 1))].flat[0]
+            raise UserError(f"A one-hot matrix holds 1, 0, -1 or blank; found {odd:g}.")
+        if zero == "absent":
+            labels = np.where(matrix == 0, ABSENT, labels)
+        return cls(Path(root), list(images), list(categories), labels.astype(np.int8), _splits(splits, len(images)), **more)
+
+    # --- views ---
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def path(self, row: int) -> Path:
+        return self.root / self.images[row]
+
+    def take(self, rows: np.ndarray) -> Annotations:
+        """The chosen rows (indices or a mask), in that order."""
+        rows = np.arange(len(self))[rows]
+        return replace(self, images=[self.images[r] for r in rows], labels=self.labels[rows], splits=self.splits[rows])
+
+    def split(self, name: str) -> Annotations:
+        return self.take(self.splits == name)
+
+    @property
+    def known_positives(self) -> np.ndarray:
+        """[C] in how many images each category is known to be present."""
+        return (self.labels == PRESENT).sum(0)
+
+    @property
+    def complete(self) -> bool:
+        """Every label known present or absent?"""
+        return bool((self.labels != UNKNOWN).all())
+
+    @property
+    def unknown_share(self) -> float:
+        return float((self.labels == UNKNOWN).mean()) if self.labels.size else 0.0
+
+    def content_hash(self) -> str:
+        """Of the image names, categories, labels and splits (not of the pixels)."""
+        digest = hashlib.sha256()
+        digest.update(json.dumps([self.images, self.categories, self.splits.tolist()]).encode())
+        digest.update(np.ascontiguousarray(self.labels).tobytes())
+        return digest.hexdigest()[:16]
+
+    # --- the file form ---
+
+    def save(self, file: str | Path) -> None:
+        file = Path(file)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        root = os.path.relpath(self.root.resolve(), file.parent.resolve())
+        beside = file.with_name(file.name + ".part")
+        with beside.open("w", encoding="utf-8") as out:
+            header = {"fewtags": 1, "name": self.name, "root": root, "categories": self.categories}
+            out.write(json.dumps(header, ensure_ascii=False) + "\n")
+            for image, split, row in zip(self.images, self.splits, self.labels, strict=True):
+                out.write(json.dumps(self._record(image, str(split), row), ensure_ascii=False) + "\n")
+        beside.replace(file)
+
+    def _record(self, image: str, split: str, row: np.ndarray) -> dict[str, Any]:
+        def names(state: int) -> list[str]:
+            return [self.categories[c] for c in np.flatnonzero(row == state)]
+
+        record: dict[str, Any] = {"image": image, "split": split, "present": names(PRESENT)}
+        if (row == ABSENT).sum() > (row == UNKNOWN).sum():  # the shorter of the two lists is written
+            record["complete"] = True
+            record.update({"unknown": names(UNKNOWN)} if (row == UNKNOWN).any() else {})
+        elif (row == ABSENT).any():
+            record["absent"] = names(ABSENT)
+        return record
+
+    @classmethod
+    def load(cls, file: str | Path) -> Annotations:
+        """Read what `save` wrote. Any JSON lines file of tags is read by `fewtags.data.formats` instead."""
+        file = Path(file)
+        lines = file.read_text(encoding="utf-8").splitlines()
+        header = json.loads(lines[0]) if lines else {}
+        if not isinstance(header, dict) or header.get("fewtags") != 1:
+            raise DataError(f"{file}:1 should be the header of a fewtags annotation file; it is not.")
+        column = {name: c for c, name in enumerate(header["categories"])}
+        images, splits = [], []
+        labels = np.zeros((len(lines) - 1, len(column)), dtype=np.int8)
+        for number, line in enumerate(lines[1:]):
+            record = json.loads(line)
+            images.append(record["image"])
+            splits.append(record.get("split", "train"))
+            labels[number] = ABSENT if record.get("complete") else UNKNOWN
+            for state, key in ((UNKNOWN, "unknown"), (ABSENT, "absent"), (PRESENT, "present")):
+                labels[number, [column[name] for name in record.get(key, [])]] = state
+        root = file.parent / header.get("root", ".")
+        return cls(root, images, list(column), labels, np.array(splits, dtype=str), name=header.get("name", file.stem))
+
+
+def _splits(splits: Sequence[str] | None, num_images: int) -> np.ndarray:
+    return np.full(num_images, "train") if splits is None else np.array(splits, dtype=str)

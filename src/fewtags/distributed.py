@@ -1,0 +1,63 @@
+"""The only file that imports torch.distributed. Every function is the identity in a single process.
+
+State that a method keeps is replicated: reduce with these before you write it, and it is alike on every rank.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def start(device_type: str) -> None:
+    """Join the group that torchrun describes in the environment, if there is one."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
+
+
+def finish() -> None:
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def rank() -> int:
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def is_main() -> bool:
+    return rank() == 0
+
+
+def wait_for_all() -> None:
+    if world_size() > 1:
+        dist.barrier()
+
+
+def sum_across_ranks(value: Tensor) -> Tensor:
+    """The sum of every rank's tensor; the argument is left as it was."""
+    if world_size() == 1:
+        return value
+    total = value.clone()
+    dist.all_reduce(total)
+    return total
+
+
+def gather_rows(rows: Tensor) -> Tensor:
+    """All ranks' rows in rank order, on every rank. The number of rows may differ between ranks."""
+    if world_size() == 1:
+        return rows
+    counts = [torch.zeros(1, dtype=torch.long, device=rows.device) for _ in range(world_size())]
+    dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device))
+    longest = int(max(counts))
+    padded = rows.new_zeros((longest, *rows.shape[1:]))
+    padded[: len(rows)] = rows
+    everyone = [torch.empty_like(padded) for _ in range(world_size())]
+    dist.all_gather(everyone, padded)
+    return torch.cat([part[: int(count)] for part, count in zip(everyone, counts, strict=True)])

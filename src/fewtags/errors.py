@@ -1,0 +1,45 @@
+"""Mistakes a user can fix. The command line prints them as one sentence, without traceback.
+
+    UserError            exit 2   wrong usage, configuration or file: says what was found and what to do
+    ├── RunFailed        exit 1   the run itself failed (loss not finite, disk full)
+    ├── DataError        exit 3   the data cannot be trained on
+    ├── MissingExtra     exit 5   an optional dependency is not installed
+    └── Interrupted      exit 130 Ctrl-C or SIGTERM, after the checkpoint was written
+
+Anything else is a bug of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    exit_code = 2
+
+
+class RunFailed(UserError):
+    exit_code = 1
+
+
+class DataError(UserError):
+    exit_code = 3
+
+
+class MissingExtra(UserError):
+    exit_code = 5
+
+    def __init__(self, what: str, extra: str):
+        super().__init__(f"{what} needs an extra that is not installed; run: pip install 'fewtags[{extra}]'")
+
+
+class Interrupted(UserError):
+    exit_code = 130
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The hint behind an unknown name: the closest known one, or the whole list when none is close."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"it takes: {', '.join(known) or 'nothing'}."

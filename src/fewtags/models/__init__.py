@@ -1,0 +1,1 @@
+"""Backbone, heads and word vectors: everything that is needed to predict."""
