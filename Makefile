@@ -1,0 +1,47 @@
+# `make demo` and `make test` do all the set-up themselves. The environment is .venv/ and nothing outside it is touched.
+PYTHON ?= python3
+UV_VERSION := 0.13.7
+BIN := .venv/bin
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: help setup demo test test-slow lint format lock bench clean
+
+help:  ## Show what can be made
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: .venv/.ready  ## Create .venv/ with the locked versions; does nothing when they are installed
+
+# uv is taken from the PATH, or else put into the project's own environment by pip.
+.venv/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fewtags needs Python 3.11 or newer; say which with: make PYTHON=python3.11"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	command -v uv >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	UV=$$(command -v uv || echo $(BIN)/uv); \
+	  $$UV pip install --quiet --python $(BIN)/python -r requirements.lock && \
+	  $$UV pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup  ## Draw images, hide most of their tags, train, and show what was found (about three minutes)
+	$(BIN)/fewtags demo
+
+test: setup lint  ## Check style and types, then run the tests on two cores
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: setup  ## The tests that take over a minute
+	$(TEST_ENV) $(BIN)/python -m pytest -m slow
+
+lint: setup  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup  ## Let ruff put the code in shape
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: setup  ## Choose versions anew; the file names packages and versions, never where they come from
+	UV=$$(command -v uv || echo $(BIN)/uv); $$UV pip compile --quiet pyproject.toml --all-extras --universal \
+	  --python-version 3.11 --no-header --no-annotate --no-emit-index-url --no-emit-find-links --upgrade -o requirements.lock
+
+clean:  ## Remove the environment and everything made
+	rm -rf .venv demo-run .mypy_cache .ruff_cache
