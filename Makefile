@@ -14,7 +14,7 @@ setup: .venv/.ready  ## Create .venv/ with the locked versions; does nothing whe
 # uv is taken from the PATH, or else put into the project's own environment by pip.
 .venv/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fewtags needs Python 3.11 or newer; say which with: make PYTHON=python3.11"; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	command -v uv >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	UV=$$(command -v uv || echo $(BIN)/uv); \
 	  $$UV pip install --quiet --python $(BIN)/python -r requirements.lock && \
