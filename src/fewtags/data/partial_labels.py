@@ -1,0 +1,66 @@
+"""The protocol of the experiments: complete labels in, the few that a method may see out."""
+
+from __future__ import annotations
+
+from numbers import Real
+from operator import index
+
+import numpy as np
+
+from fewtags.errors import UserError
+
+
+def hide_labels(truth: np.ndarray, proportion: float, seed: int = 0) -> np.ndarray:
+    """Keep each positive with probability `proportion`: int8 [N, C], 1 known present and 0 unknown.
+
+    `truth` is the complete matrix [N, C] of 1 (or True) for present, and 0, -1 or False for absent. Every
+    entry has one random number, drawn over the whole matrix at once whatever the truth is, so that
+
+    - what is known at 10 % is also known at 20 % (with the same seed and shape), and
+    - whether a label is kept does not depend on any other label.
+
+    An image may lose all its positives; it stays in the training set with nothing known. Negatives are
+    never known.
+    """
+    positive = positives(truth)
+    if not isinstance(proportion, Real) or not 0 < proportion <= 1:
+        raise UserError(f"The proportion of known labels is {proportion!r}; it should be above 0 and at most 1.")
+    return (positive & (_draw(positive.shape, seed) >= 1 - proportion)).astype(np.int8)
+
+
+def single_positive(truth: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Keep exactly one positive of each image, chosen evenly among its positives: int8 [N, C], 1 known and 0 unknown.
+
+    An image without positives keeps none, and is not dropped. With the same seed the positive kept is the
+    one that `hide_labels` keeps longest as the proportion falls.
+    """
+    positive = positives(truth)
+    known = np.zeros(positive.shape, dtype=np.int8)
+    rows = np.flatnonzero(positive.any(axis=1))
+    if len(rows):
+        number = np.where(positive, _draw(positive.shape, seed), -1.0)[rows]
+        known[rows, number.argmax(axis=1)] = 1
+    return known
+
+
+def positives(labels: np.ndarray) -> np.ndarray:
+    """Where a label matrix of 1, 0, -1 or bool says present: bool [N, C]. Raises UserError for any other matrix."""
+    labels = np.asarray(labels)
+    if labels.ndim != 2:
+        raise UserError(f"Labels should be a matrix, images by categories; their shape is {labels.shape}.")
+    if labels.dtype == bool:
+        return labels
+    wrong = ~np.isin(labels, (-1, 0, 1))
+    if wrong.any():
+        image, category = np.argwhere(wrong)[0]
+        found = labels[image, category]
+        raise UserError(f"Labels are 1, 0 or -1; found {found} at image {image}, category {category} (counted from 0).")
+    return labels == 1
+
+
+def _draw(shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """U of the protocol: one uniform number per entry, from NumPy's legacy generator as in the paper's own code."""
+    try:
+        return np.random.RandomState(index(seed)).random_sample(shape)
+    except (TypeError, ValueError):
+        raise UserError(f"The seed is {seed!r}; it should be a whole number from 0 to {2**32 - 1}.") from None

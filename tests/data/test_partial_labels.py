@@ -1,0 +1,130 @@
+"""The partial-label protocol (methods.md 1.2): one draw, nested proportions, golden values."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from fewtags.data.partial_labels import hide_labels, single_positive
+from fewtags.errors import UserError
+
+PROPORTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+def random_truth(images: int = 300, categories: int = 20, seed: int = 5) -> np.ndarray:
+    return (np.random.default_rng(seed).random((images, categories)) < 0.3).astype(np.int64)
+
+
+def test_golden_values():
+    """The draw with seed 0 must never change: every published number stands on it."""
+    truth = np.array([[1, 0, 1, 1, 1], [0, 0, 0, 0, 0], [1, 1, 1, -1, 1]])
+    assert hide_labels(truth, 0.4).tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 0, 0], [1, 0, 0, 0, 0]]
+    assert hide_labels(truth, 0.5).tolist() == [[1, 0, 1, 1, 0], [0, 0, 0, 0, 0], [1, 1, 1, 0, 0]]
+    assert hide_labels(truth, 0.9).tolist() == [[1, 0, 1, 1, 1], [0, 0, 0, 0, 0], [1, 1, 1, 0, 0]]
+    assert hide_labels(np.ones((4, 3)), 0.5, seed=7).tolist() == [[0, 1, 0], [1, 1, 1], [1, 0, 0], [0, 1, 1]]
+    assert single_positive(truth).tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 0, 0], [1, 0, 0, 0, 0]]
+    kept = [int(hide_labels(np.ones((1000, 20)), p).sum()) for p in (0.1, 0.5, 0.9)]
+    assert kept == [2012, 9871, 17896]
+
+
+def test_follows_the_protocol_entry_by_entry():
+    truth, p = random_truth(), 0.3
+    draw = np.random.RandomState(0).random_sample(truth.shape)
+    expected = [
+        [int(y == 1 and u >= 1 - p) for y, u in zip(*rows, strict=True)] for rows in zip(truth, draw, strict=True)
+    ]
+    assert hide_labels(truth, p).tolist() == expected
+
+
+def test_known_labels_are_nested_across_proportions():
+    known = [hide_labels(random_truth(), p) for p in PROPORTIONS]
+    for fewer, more in pairwise(known):
+        assert (fewer <= more).all()
+        assert fewer.sum() < more.sum()
+
+
+def test_everything_is_known_at_one_and_nothing_is_invented():
+    truth = random_truth()
+    assert (hide_labels(truth, 1) == truth).all()
+    assert (hide_labels(truth, 0.5) <= truth).all()
+
+
+def test_a_label_is_kept_independently_of_the_other_labels():
+    truth, changed = random_truth(seed=1), random_truth(seed=2)
+    both = (truth == 1) & (changed == 1)
+    assert (hide_labels(truth, 0.5)[both] == hide_labels(changed, 0.5)[both]).all()
+
+
+def test_the_kept_share_is_the_proportion():
+    truth = np.ones((2000, 50))
+    for p in PROPORTIONS:
+        assert hide_labels(truth, p).mean() == pytest.approx(p, abs=0.006)  # four standard deviations at p = 0.5
+
+
+def test_ways_to_write_absent_are_alike():
+    truth = random_truth()
+    expected = hide_labels(truth, 0.4)
+    assert expected.dtype == np.int8
+    for other in (truth.astype(bool), np.where(truth == 1, 1, -1), truth.astype(np.float32), truth.tolist()):
+        assert (hide_labels(other, 0.4) == expected).all()
+
+
+def test_the_truth_is_not_written_to():
+    truth = random_truth()
+    before = truth.copy()
+    hide_labels(truth, 0.1)
+    single_positive(truth)
+    assert (truth == before).all()
+
+
+def test_single_positive_keeps_one_true_label_of_every_image_that_has_any():
+    truth = random_truth(categories=4)
+    known = single_positive(truth)
+    assert (known <= truth).all()
+    assert (known.sum(1) == truth.any(1)).all()
+    assert not truth.any(1).all()  # the set holds images without positives, which keep none
+
+
+def test_single_positive_chooses_evenly():
+    known = single_positive(np.ones((20_000, 4)))
+    assert known.mean(0) == pytest.approx([0.25] * 4, abs=0.0125)  # four standard deviations
+
+
+def test_single_positive_is_the_label_that_hiding_keeps_longest():
+    truth = random_truth()
+    for p in PROPORTIONS:
+        known = hide_labels(truth, p)
+        kept = known.any(1)
+        assert (single_positive(truth)[kept] <= known[kept]).all()
+
+
+def test_another_seed_keeps_others():
+    truth = random_truth()
+    assert (hide_labels(truth, 0.5, seed=1) != hide_labels(truth, 0.5, seed=2)).any()
+    assert (single_positive(truth, seed=1) != single_positive(truth, seed=2)).any()
+
+
+@pytest.mark.parametrize("proportion", [0, -0.1, 1.01, float("nan"), 50, "0.5", None])
+def test_a_wrong_proportion_is_told(proportion):
+    with pytest.raises(UserError, match="above 0 and at most 1"):
+        hide_labels(random_truth(), proportion)
+
+
+@pytest.mark.parametrize("truth", [[[0, 2]], [[0.5, 1]], [[np.nan, 1]], [["yes", "no"]], [[None, 1]]])
+def test_a_wrong_value_is_told_with_its_place(truth):
+    with pytest.raises(UserError, match=r"found .* at image 0, category"):
+        hide_labels(truth, 0.5)
+
+
+@pytest.mark.parametrize("truth", [[0, 1], np.zeros((2, 2, 2)), 1, "cat"])
+def test_a_wrong_shape_is_told(truth):
+    with pytest.raises(UserError, match="images by categories"):
+        single_positive(truth)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, "zero", None])
+def test_a_wrong_seed_is_told(seed):
+    with pytest.raises(UserError, match="whole number"):
+        hide_labels(random_truth(), 0.5, seed=seed)
