@@ -1,0 +1,103 @@
+"""Large loss matters (Kim et al., CVPR 2022): an assumed negative with a large loss is probably a missed positive.
+
+The largest losses among the unknown labels of a batch are left out (LL-R), trained as positives in this step (LL-Ct), or
+turned into positives for good (LL-Cp). Labels known to be absent are never among them. Under several processes each ranks
+its own share of the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fewtags.distributed import gather_rows
+from fewtags.methods.base import Batch, Objective, Outputs, Problem, Progress, StepResult
+from fewtags.methods.losses import assume_negative_loss
+from fewtags.settings import Settings
+
+
+def share_count(num_labels: int, percent: float) -> int:
+    """ceil(num_labels * percent / 100), not one more where the product is whole but for rounding."""
+    return math.ceil(num_labels * percent / 100 - 1e-9)
+
+
+def largest(losses: Tensor, among: Tensor, count: int) -> Tensor:
+    """Mask of exactly `count` largest losses among the marked ones (or all of those, if fewer); ties go by position."""
+    candidates = losses.masked_fill(~among, -math.inf).flatten()
+    chosen = torch.zeros_like(candidates, dtype=torch.bool)
+    chosen[candidates.topk(min(count, candidates.numel())).indices] = True
+    return chosen.view_as(among) & among
+
+
+class LargeLoss(Objective):
+    """What the three have in common: every epoch, a larger share of a batch's unknown labels is doubted."""
+
+    class Config(Settings):
+        delta_rel: float = 0.2
+        """Percent of a batch's labels by which the doubted share grows each epoch; the first epoch doubts none."""
+        loss_scale: float = 1.0
+        """Factor on the mean loss. It matters beside Adam's coupled weight decay."""
+
+    def doubted(self, batch: Batch, outputs: Outputs, progress: Progress) -> Tensor:
+        losses = assume_negative_loss(outputs.logits.detach(), batch.labels)
+        count = share_count(losses.numel(), progress.epoch * self.config.delta_rel)
+        return largest(losses, batch.labels == 0, count)
+
+    def corrected_loss(self, batch: Batch, outputs: Outputs, found: Tensor) -> StepResult:
+        losses = assume_negative_loss(outputs.logits, batch.labels.masked_fill(found, 1))
+        return StepResult({"observed": self.config.loss_scale * losses.mean()}, decisions={"found": found})
+
+
+class LargeLossRejection(LargeLoss):
+    """LL-R: doubted labels are left out of the loss."""
+
+    class Config(LargeLoss.Config):
+        average_over: Literal["all", "kept"] = "all"
+        """Divide the sum of the kept losses by the number of all labels (the authors) or of the kept ones."""
+
+    def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
+        rejected = self.doubted(batch, outputs, progress)
+        kept = assume_negative_loss(outputs.logits, batch.labels).masked_fill(rejected, 0)
+        mean = kept.mean() if self.config.average_over == "all" else kept.sum() / (~rejected).sum().clamp(min=1)
+        return StepResult({"observed": self.config.loss_scale * mean}, decisions={"rejected": rejected})
+
+
+class LargeLossTemporary(LargeLoss):
+    """LL-Ct: doubted labels are trained as positives in this step."""
+
+    def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
+        return self.corrected_loss(batch, outputs, found=self.doubted(batch, outputs, progress))
+
+
+class LargeLossPermanent(LargeLoss):
+    """LL-Cp: from the second epoch on, the largest losses of each batch become positives for good."""
+
+    class Config(LargeLoss.Config):
+        delta_rel: float = 0.1
+        """Percent of a batch's labels that set the bar: unknown ones with a strictly larger loss than the last of them
+        become positives, in every batch from the second epoch on."""
+
+    corrected: Tensor  # [N, C] the labels that became positives
+
+    def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
+        super().__init__(config, problem, feature_dim)
+        self.register_buffer("corrected", torch.zeros(problem.labels.shape, dtype=torch.bool))
+
+    def observe(self, batch: Batch, outputs: Outputs, progress: Progress) -> None:
+        if progress.epoch == 0:
+            return
+        losses = assume_negative_loss(outputs.logits, batch.labels)
+        unknown = (batch.labels == 0) & ~self.corrected[batch.index]
+        top = largest(losses, unknown, share_count(losses.numel(), self.config.delta_rel))
+        bar = losses.masked_fill(~top, math.inf).min()
+        row, category = (top & (losses > bar)).nonzero(as_tuple=True)
+        self.corrected[gather_rows(batch.index[row]), gather_rows(category)] = True
+
+    def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
+        return self.corrected_loss(batch, outputs, found=(batch.labels == 0) & self.corrected[batch.index])
+
+    def epoch_stats(self, progress: Progress) -> dict[str, float]:
+        return {"corrected": float(self.corrected.sum())}

@@ -1,0 +1,96 @@
+"""ROLE (Cole et al., CVPR 2021): the unknown labels are parameters, estimated while the classifier is trained.
+
+Two halves of one loss teach each other: the classifier is fitted to the estimated labels, and the estimated labels to the
+classifier. What keeps both from drifting away is the known labels and the expected number of positives per image.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fewtags.methods.base import Batch, Objective, Outputs, Problem, Progress, StepResult
+from fewtags.settings import Settings
+
+# Mean number of positives per image: the first four as the authors of ROLE give them, VG-200 as the paper's baseline.
+EXPECTED_POSITIVES = {"voc2007": 1.5, "coco2014": 2.9, "nus": 1.9, "cub": 31.4, "vg200": 10.7}
+
+EPSILON = 1e-5  # added to probabilities before their logarithm
+
+
+class Role(Objective):
+    class Config(Settings):
+        expected_positives: float | None = None
+        """Mean number of tags that truly apply to an image. None: the published value of a known dataset; for your own,
+        an estimate from the known labels that is too low where many are missing, so set it if you can."""
+        table_lr_scale: float = 10.0
+        """Learning rate of the estimated labels, relative to the model's."""
+        table_weight_decay: float = 0.0
+        """Pulls estimated labels to one half. The paper's baseline did so by accident (5e-4)."""
+        loss_scale: float = 1.0
+        """Factor on the loss. It matters beside Adam's coupled weight decay."""
+
+    def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
+        super().__init__(config, problem, feature_dim)
+        # A dense parameter: each rank's gradient is zero but for its own images, so averaging gradients keeps it alike.
+        self.label_table = nn.Parameter(initial_label_table(problem.labels))  # [N, C] logits
+        chosen = config.expected_positives
+        self.expected_positives = expected_positives(problem) if chosen is None else chosen
+
+    def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
+        estimated = self.label_table[batch.index]
+        halves = {"classifier": (outputs.logits, estimated), "label_table": (estimated, outputs.logits)}
+        losses = {
+            name: self.config.loss_scale * 0.5 * role_half(student, teacher, batch.labels, self.expected_positives)
+            for name, (student, teacher) in halves.items()
+        }
+        found = (batch.labels == 0) & (estimated > 0)
+        return StepResult(losses, decisions={"found": found})
+
+    def epoch_stats(self, progress: Progress) -> dict[str, float]:
+        return {"estimated_positives": float(self.label_table.detach().sigmoid().sum(1).mean())}
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "params": [self.label_table],
+                "lr_scale": self.config.table_lr_scale,
+                "weight_decay": self.config.table_weight_decay,
+            }
+        ]
+
+
+def role_half(student: Tensor, teacher: Tensor, labels: Tensor, expected_positives: float) -> Tensor:
+    """One half of the loss, from logits [B, C]: fit `student` to the known labels, to `teacher`, to the expected count.
+
+    ROLE knows positives only; labels known to be absent get the mirror image of its term for known positives.
+    """
+    present, absent = student.sigmoid(), (-student).sigmoid()
+    log_present, log_absent = (present + EPSILON).log(), (absent + EPSILON).log()
+    target = teacher.detach().sigmoid()
+    known = (labels == 1) * log_present + (labels == -1) * log_absent
+    estimated = target * log_present + (1 - target) * log_absent
+    surplus = present.sum(1).mean() - expected_positives
+    return -(known + estimated).mean() + (surplus / labels.shape[1]) ** 2
+
+
+def initial_label_table(labels: Tensor) -> Tensor:
+    """Logits of 0.995 and 0.005 for known labels; for unknown ones at random between the logits of 0.4 and 0.6."""
+    certain, unsure = math.log(0.995 / 0.005), math.log(0.6 / 0.4)
+    at_random = (2 * torch.rand(labels.shape) - 1) * unsure
+    return torch.where(labels == 0, at_random, certain * labels.float())
+
+
+def expected_positives(problem: Problem) -> float:
+    """The published mean number of positives of a known dataset; otherwise, an estimate from the known labels.
+
+    The estimate is the mean number of known positives over the images that have any, so at least 1. It is right when the
+    labels are complete and a lower bound when some are missing: how many are missing cannot be told from positives alone.
+    """
+    if problem.dataset in EXPECTED_POSITIVES:
+        return EXPECTED_POSITIVES[problem.dataset]
+    counts = (problem.labels == 1).sum(1).float()
+    return float(counts[counts > 0].mean()) if (counts > 0).any() else 1.0
