@@ -1,0 +1,95 @@
+"""Images from disk to tensors: the paper's input pipeline, and what happens to a file that cannot be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fewtags.config import InputConfig
+from fewtags.data.annotations import Annotations
+from fewtags.data.images import BadImage, open_image
+from fewtags.methods.base import Batch
+
+
+class Sample(NamedTuple):
+    image: np.ndarray | None  # [H, W, 3] uint8; None where the file cannot be read
+    row: int
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A batch of the readable images, and what was wrong with the others."""
+
+    batch: Batch | None  # None when no image of the batch could be read
+    broken: dict[int, str]  # row -> reason
+
+
+def random_crop_flip(image: Image.Image, config: InputConfig, rng: np.random.Generator) -> np.ndarray:
+    """Crop a square of one of the given sides anywhere, resize it to the input size, mirror every second image."""
+    side = int(rng.choice(config.crop_sides))
+    left, top = rng.integers(0, config.first_side - side + 1, size=2).tolist()
+    box = (left, top, left + side, top + side)
+    view = image.resize((config.size, config.size), Image.Resampling.BICUBIC, box=box)
+    pixels = np.asarray(view)
+    return pixels[:, ::-1] if config.flip and rng.random() < 0.5 else pixels
+
+
+class ImageDataset(Dataset[Sample]):
+    """Item (epoch, row) -> Sample. The augmentation depends on seed, epoch and row alone, so it can be repeated.
+
+    Training images are resized to `first_side` and then augmented; the others are resized to the input size at once.
+    """
+
+    def __init__(self, annotations: Annotations, config: InputConfig, *, augment: bool, seed: int, keep: bool):
+        self.annotations = annotations
+        self.config = config
+        self.augment = augment
+        self.seed = seed
+        self.kept: dict[int, Image.Image] | None = {} if keep else None
+
+    def __len__(self) -> int:
+        return len(self.annotations)
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        epoch, row = key
+        try:
+            image = self._resized(row)
+        except BadImage as error:
+            return Sample(None, row, str(error))
+        if not self.augment:
+            return Sample(np.asarray(image), row)
+        return Sample(random_crop_flip(image, self.config, np.random.default_rng((self.seed, epoch, row))), row)
+
+    def _resized(self, row: int) -> Image.Image:
+        if self.kept is not None and row in self.kept:
+            return self.kept[row]
+        side = self.config.first_side if self.augment else self.config.size
+        image = open_image(self.annotations.path(row))
+        if image.size != (side, side):
+            image = image.resize((side, side), Image.Resampling.BICUBIC)
+        if self.kept is not None:
+            self.kept[row] = image
+        return image
+
+
+class Collate:
+    """Samples -> Loaded, without the images that could not be read."""
+
+    def __init__(self, labels: Tensor):
+        self.labels = labels
+
+    def __call__(self, samples: list[Sample]) -> Loaded:
+        broken = {sample.row: sample.problem for sample in samples if sample.image is None}
+        images = [sample.image for sample in samples if sample.image is not None]
+        if not images:
+            return Loaded(None, broken)
+        index = torch.tensor([sample.row for sample in samples if sample.image is not None])
+        pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)  # [B, 3, H, W] uint8; the backbone normalises
+        return Loaded(Batch(pixels, self.labels[index], index), broken)

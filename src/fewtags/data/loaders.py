@@ -1,0 +1,74 @@
+"""DataLoaders: which rows come when. Order depends on seed and epoch alone, and every image comes exactly once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Sampler
+
+from fewtags import distributed
+from fewtags.config import InputConfig, TrainConfig
+from fewtags.data.annotations import Annotations
+from fewtags.data.dataset import Collate, ImageDataset
+
+KEEP_BYTES = 2 * 1024**3
+
+
+class EpochBatches(Sampler[list[tuple[int, int]]]):
+    """Batches of (epoch, row) for one epoch, from a given step on; `start(epoch, step)` says where.
+
+    The rows are dealt into batches of nearly equal size, so that no short batch is left over at the end. Of each batch,
+    every process takes its share.
+    """
+
+    def __init__(self, num_rows: int, batch_size: int, *, shuffle: bool, seed: int = 0):
+        self.num_rows, self.shuffle, self.seed = num_rows, shuffle, seed
+        self.num_batches = max(1, -(-num_rows // batch_size))
+        self.epoch, self.first_step = 0, 0
+
+    def start(self, epoch: int, step: int = 0) -> None:
+        self.epoch, self.first_step = epoch, step
+
+    def __len__(self) -> int:
+        return self.num_batches - self.first_step
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        rows = np.arange(self.num_rows)
+        if self.shuffle:
+            np.random.default_rng((self.seed, self.epoch)).shuffle(rows)
+        for batch in np.array_split(rows, self.num_batches)[self.first_step :]:
+            share = batch[distributed.rank() :: distributed.world_size()]
+            yield [(self.epoch, int(row)) for row in share]
+
+
+def make_loader(
+    annotations: Annotations,
+    input_config: InputConfig,
+    train_config: TrainConfig,
+    *,
+    augment: bool,
+    seed: int = 0,
+    on_gpu: bool = False,
+    batch_size: int | None = None,
+) -> tuple[DataLoader, EpochBatches]:
+    keep = input_config.keep_in_memory
+    if keep is None:
+        side = input_config.first_side if augment else input_config.size
+        keep = not on_gpu and not train_config.workers and len(annotations) * side * side * 3 < KEEP_BYTES
+    workers = train_config.workers
+    if workers is None:
+        workers = 0 if keep else min(8, os.cpu_count() or 1)
+    dataset = ImageDataset(annotations, input_config, augment=augment, seed=seed, keep=keep)
+    batches = EpochBatches(len(annotations), batch_size or train_config.batch_size, shuffle=augment, seed=seed)
+    loader = DataLoader(
+        dataset,
+        batch_sampler=batches,
+        collate_fn=Collate(torch.from_numpy(annotations.labels)),
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        pin_memory=on_gpu,
+    )
+    return loader, batches

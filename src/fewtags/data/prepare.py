@@ -1,0 +1,99 @@
+"""What a run trains and measures on: reads the data, hides labels for experiments, holds out a validation part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fewtags.config import DataConfig
+from fewtags.data.annotations import ABSENT, PRESENT, UNKNOWN, Annotations
+from fewtags.data.formats import read_annotations
+from fewtags.data.partial_labels import hide_labels, single_positive
+from fewtags.data.splitting import stratified_split
+from fewtags.errors import DataError, UserError
+
+HOLD_OUT = 0.15  # where the data has neither a val nor a test split
+
+
+@dataclass(frozen=True)
+class RunData:
+    train: Annotations  # the labels a method may see
+    truth: np.ndarray | None = None  # [N, C] complete labels of the training images: for the log only
+    val: Annotations | None = None
+    test: Annotations | None = None
+    sentences: list[str] = field(default_factory=list)  # what was understood, for the first lines of a run
+
+
+def prepare_data(config: DataConfig, seed: int = 0) -> RunData:
+    if not config.source:
+        raise UserError("No data was given; name a folder or file, for example `fewtags train photos/ --tags tags.csv`.")
+    annotations = read_annotations(config.source, tags=config.tags, format=config.format, **config.options)
+    return split_data(annotations, config, seed)
+
+
+def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> RunData:
+    train, val, test = (annotations.split(name) for name in ("train", "val", "test"))
+    if not len(train):
+        raise DataError(f"{annotations.name} has no training images ({len(val)} for validation, {len(test)} for testing).")
+    sentences = list(annotations.notes)
+    observed, truth = observe(train, config)
+    share = config.val_share
+    if share is None:
+        share = 0.0 if len(val) or len(test) else HOLD_OUT
+    if share and not len(val):
+        held_out = stratified_split(observed.labels, share, seed)
+        val = train.take(held_out)  # with the labels it came with: complete ones stay complete
+        observed, truth = observed.take(~held_out), truth[~held_out] if truth is not None else None
+        sentences.append(f"{len(val)} of the training images were set aside for validation.")
+    if not (observed.labels == PRESENT).any():
+        raise DataError(f"No image of {annotations.name} is known to have any tag, so there is nothing to learn from.")
+    sentences.append(describe_labels(observed))
+    for name, part in (("validation", val), ("test", test)):
+        if len(part) and not part.complete:
+            sentences.append(partial_warning(name, part))
+    return RunData(observed, truth, val if len(val) else None, test if len(test) else None, sentences)
+
+
+def observe(train: Annotations, config: DataConfig) -> tuple[Annotations, np.ndarray | None]:
+    """The training labels a method may see, and the complete ones where the experiment hides some."""
+    if config.known is None:
+        return train, train.labels if train.complete else None
+    if not train.complete:
+        raise UserError(
+            f"data.known={config.known} hides labels of a completely labelled set for an experiment, but "
+            f"{train.unknown_share:.0%} of these labels are unknown already; leave data.known out."
+        )
+    truth = train.labels
+    if config.known == "single":
+        labels = single_positive(truth == PRESENT, config.mask_seed)
+    else:
+        labels = hide_labels(truth == PRESENT, config.known, config.mask_seed)
+    return replace(train, labels=labels), truth
+
+
+def describe_labels(train: Annotations) -> str:
+    known = int((train.labels == PRESENT).sum())
+    absent = int((train.labels == ABSENT).sum())
+    without = int((train.known_positives == 0).sum())
+    text = (
+        f"Training on {len(train):,} images with {len(train.categories)} categories: {known:,} tags known present "
+        f"({known / len(train):.2f} an image), {absent:,} known absent, {train.unknown_share:.1%} of all labels unknown."
+    )
+    return text + (f" {without} categories have no known image and cannot be learned." if without else "")
+
+
+def partial_warning(name: str, part: Annotations) -> str:
+    if (part.labels == ABSENT).any():
+        how = "only the known ones are counted"
+    else:
+        how = "unknown ones are counted as absent, so the true precision is higher than what is measured"
+    return f"Warning: {part.unknown_share:.0%} of the {name} labels are unknown; {how}."
+
+
+def measurable(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """Truth [N, C] and the mask of entries that count. Without a single known absence, unknown has to count as absent."""
+    truth = labels == PRESENT
+    if (labels != UNKNOWN).all() or not (labels == ABSENT).any():
+        return truth, None
+    return truth, labels != UNKNOWN

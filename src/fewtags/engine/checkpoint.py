@@ -1,0 +1,37 @@
+"""One checkpoint: written beside and then renamed, so that it is whole or absent; read without executing pickled code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fewtags.errors import UserError
+
+FORMAT = 1
+
+
+def save_checkpoint(content: dict[str, Any], file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(file.name + ".part")
+    with beside.open("wb") as out:
+        torch.save({"format": FORMAT, **content}, out)
+        out.flush()
+        os.fsync(out.fileno())
+    beside.replace(file)
+
+
+def load_checkpoint(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise UserError(f"There is no checkpoint {file}; was the run stopped before its first epoch ended?")
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0][:150] if str(error).strip() else type(error).__name__
+        raise UserError(f"{file} is damaged or not a checkpoint of fewtags ({reason}).") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        found = content.get("format") if isinstance(content, dict) else None
+        raise UserError(f"{file} is not a checkpoint of format {FORMAT} (found {found!r}).")
+    return content

@@ -1,0 +1,22 @@
+"""The learning rate as a function of progress: nothing to save, nothing to forget on resume."""
+
+from __future__ import annotations
+
+import math
+
+from fewtags.config import TrainConfig
+from fewtags.methods.base import Progress
+
+
+def lr_factor(config: TrainConfig, progress: Progress) -> float:
+    """What the base learning rates are multiplied by at this step."""
+    epochs = progress.epoch + progress.epoch_fraction
+    if epochs < config.warmup_epochs:
+        warm_step = progress.epoch * progress.steps_per_epoch + progress.step + 1
+        return min(1.0, warm_step / (config.warmup_epochs * progress.steps_per_epoch))
+    if config.schedule == "step":
+        return config.step_gamma ** (progress.epoch // config.step_epochs)
+    if config.schedule == "cosine":
+        done = (epochs - config.warmup_epochs) / (progress.num_epochs - config.warmup_epochs)
+        return 0.5 * (1 + math.cos(math.pi * done))
+    return 1.0

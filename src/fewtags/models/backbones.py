@@ -1,0 +1,198 @@
+"""Any timm model as a chain of named stages that ends in a feature map; the first stages may be frozen.
+
+Frozen stages stay in eval mode (their batch-norm statistics do not move) and run without gradient. Because the chain is
+explicit, it can also be cut: the frozen part's maps can be computed once, kept, and fed to the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import timm
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fewtags.errors import RunFailed, UserError, did_you_mean
+
+NOT_FEATURES = ("global_pool", "head_drop", "fc", "classifier", "head", "last_linear", "fc_norm")
+
+
+class Backbone(nn.Module):
+    """Images [B, 3, H, W], as bytes or already normalised, -> feature map [B, D, h, w]."""
+
+    pixel_mean: Tensor
+    pixel_std: Tensor
+
+    def __init__(self, stages: dict[str, nn.Module], num_channels: int, mean: tuple[float, ...], std: tuple[float, ...]):
+        super().__init__()
+        self.stages = nn.ModuleDict({name.replace(".", "_"): stage for name, stage in stages.items()})
+        self.stage_names = list(stages)
+        self.num_channels = num_channels
+        self.mean, self.std = mean, std
+        self.register_buffer("pixel_mean", 255 * torch.tensor(mean).view(3, 1, 1), persistent=False)
+        self.register_buffer("pixel_std", 255 * torch.tensor(std).view(3, 1, 1), persistent=False)
+        self.num_frozen = 0
+
+    def freeze_before(self, train_from: str) -> None:
+        """Freeze every stage before the named one; "all" freezes nothing and "head" everything."""
+        choices = ["all", "head", *self.stage_names]
+        if train_from not in choices:
+            raise UserError(f"model.train_from is '{train_from}'; {did_you_mean(train_from, choices)}")
+        places = {"all": 0, "head": len(self.stage_names)}
+        self.num_frozen = places[train_from] if train_from in places else self.stage_names.index(train_from)
+        for stage in self._frozen():
+            stage.requires_grad_(False)
+        self.train(self.training)
+
+    def _frozen(self) -> list[nn.Module]:
+        return list(self.stages.values())[: self.num_frozen]
+
+    def train(self, mode: bool = True) -> Backbone:
+        super().train(mode)
+        for stage in self._frozen():
+            stage.eval()
+        return self
+
+    def forward_frozen(self, images: Tensor) -> Tensor:
+        with torch.no_grad():
+            if images.dtype == torch.uint8:
+                images = (images - self.pixel_mean) / self.pixel_std
+            for stage in self._frozen():
+                images = stage(images)
+        return images
+
+    def forward_trainable(self, maps: Tensor) -> Tensor:
+        for stage in list(self.stages.values())[self.num_frozen :]:
+            maps = stage(maps)
+        return maps
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.forward_trainable(self.forward_frozen(images))
+
+
+def create_backbone(
+    name: str, *, pretrained: bool = True, weights: str | Path | None = None, stride_in_1x1: bool = False
+) -> Backbone:
+    """A timm model by name: weights from a local file, else from timm's hub if `pretrained`, else random."""
+    if name not in timm.list_models() and name.split(".")[0] not in timm.list_models():
+        raise UserError(f"There is no timm backbone '{name}'; {_similar_backbones(name)}")
+    model = _create(name, pretrained and weights is None)
+    if stride_in_1x1:
+        move_stride_to_1x1(model, name)
+    if weights is not None:
+        load_weights(model, Path(weights))
+    config = model.pretrained_cfg
+    return Backbone(stages_of(model), model.num_features, tuple(config["mean"]), tuple(config["std"]))
+
+
+def _similar_backbones(name: str) -> str:
+    hint = did_you_mean(name, timm.list_models())
+    return hint if hint.startswith("did") else "`python -c 'import timm; print(timm.list_models())'` lists them."
+
+
+def _create(name: str, pretrained: bool) -> nn.Module:
+    if not pretrained:
+        return timm.create_model(name, pretrained=False)
+    try:
+        return timm.create_model(name, pretrained=True)
+    except Exception as error:  # the hub client raises many kinds, none of them ours
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise RunFailed(
+            f"The pretrained weights of '{name}' could not be fetched ({reason[:200]}); "
+            "give a local file with --weights, or start from random weights with model.pretrained=false."
+        ) from error
+
+
+def load_weights(model: nn.Module, file: Path) -> None:
+    """Load a .safetensors file, or a .pth/.pt/.bin state dict (read without executing pickled code), with timm's names."""
+    if not file.is_file():
+        raise UserError(f"The weights file {file} does not exist.")
+    try:
+        state = load_file(file) if file.suffix == ".safetensors" else torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise UserError(f"{file} is not a readable weights file: {str(error).splitlines()[0][:200]}") from error
+    state = state.get("state_dict", state) if isinstance(state, dict) else state
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise UserError(f"{file} should hold a state dict (names and tensors).")
+    own = model.state_dict()
+    classifier = [key for key in own if key.split(".")[0] in NOT_FEATURES]  # never used here, so it may be absent
+    own = {key: value for key, value in own.items() if key not in classifier and "num_batches_tracked" not in key}
+    state = {key.removeprefix("module."): value.float() for key, value in state.items()}
+    missing = [key for key in own if key not in state]
+    wrong = [key for key in own if key in state and state[key].shape != own[key].shape]
+    if missing or wrong:
+        key, what = (missing[0], "lacks") if missing else (wrong[0], "has another shape for")
+        raise UserError(f"{file} does not fit the backbone: it {what} '{key}' ({len(missing) + len(wrong)} such tensors).")
+    model.load_state_dict({key: state[key] for key in own}, strict=False)
+
+
+def move_stride_to_1x1(model: nn.Module, name: str) -> None:
+    """Put the stride of ResNet's bottlenecks into the first 1x1 convolution, where Keras and Caffe weights have it."""
+    moved = 0
+    for block in model.modules():
+        conv1, conv2 = getattr(block, "conv1", None), getattr(block, "conv2", None)
+        if isinstance(conv1, nn.Conv2d) and isinstance(conv2, nn.Conv2d) and conv1.kernel_size == (1, 1) != conv2.stride:
+            conv1.stride, conv2.stride = conv2.stride, (1, 1)
+            moved += 1
+    if not moved:
+        raise UserError(f"model.stride_in_1x1 is for ResNets with bottlenecks; '{name}' has none with a stride.")
+
+
+class _Features(nn.Module):
+    """A model whose stages cannot be told apart, as one stage; tokens are laid out as a map."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = self.model.forward_features(images)
+        if maps.ndim == 3:  # [B, tokens, D], class and register tokens first
+            tokens = maps[:, getattr(self.model, "num_prefix_tokens", 0) :]
+            side = int(tokens.shape[1] ** 0.5)
+            return tokens.transpose(1, 2).reshape(len(maps), -1, side, tokens.shape[1] // side)
+        if maps.shape[-1] == self.model.num_features != maps.shape[1]:  # [B, h, w, D]
+            return maps.permute(0, 3, 1, 2)
+        return maps
+
+
+def stages_of(model: nn.Module) -> dict[str, nn.Module]:
+    """The model's layers up to the feature map, in order, named as timm names them ("layer4", "blocks.5").
+
+    Most convolutional models are a plain chain of their children. Whether this one is, is tried on a small image
+    rather than believed; where it is not (transformers add position embeddings), it stays one stage, "features".
+    """
+    chain = {}
+    for name, child in model.named_children():
+        if name in NOT_FEATURES:
+            break
+        if isinstance(child, nn.Sequential) and name in ("blocks", "stages", "features"):
+            chain.update({f"{name}.{inner}": stage for inner, stage in child.named_children()})
+        else:
+            chain[name] = child
+    return chain if _is_chain(model, chain) else {"features": _Features(model)}
+
+
+@torch.no_grad()
+def _is_chain(model: nn.Module, chain: dict[str, nn.Module]) -> bool:
+    with _in_eval(model), contextlib.suppress(RuntimeError, TypeError, AssertionError, NotImplementedError):
+        image = maps = torch.rand(1, 3, 64, 64)
+        expected = model.forward_features(image)
+        for stage in chain.values():
+            maps = stage(maps)
+        # Only channels-first maps: the heads expect [B, D, h, w].
+        return maps.ndim == 4 and maps.shape[1] == model.num_features and torch.equal(maps, expected)
+    return False
+
+
+@contextlib.contextmanager
+def _in_eval(model: nn.Module) -> Iterator[None]:
+    was = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was)

@@ -1,0 +1,33 @@
+"""Classifier = backbone + neck + head: images -> Outputs. This is what is exported; methods keep theirs elsewhere."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from fewtags.methods.base import Outputs
+from fewtags.models.backbones import Backbone
+from fewtags.models.heads import Head
+
+
+class Neck(nn.Sequential):
+    """What the paper puts behind the backbone: 2x2 average pooling, and a 1x1 convolution to fewer channels."""
+
+    def __init__(self, in_channels: int, pool: int, width: int):
+        layers: list[nn.Module] = [nn.AvgPool2d(pool)] if pool > 1 else []
+        if width:
+            layers += [nn.Conv2d(in_channels, width, 1, bias=False), nn.BatchNorm2d(width)]
+        super().__init__(*layers)
+        self.num_channels = width or in_channels
+
+
+class Classifier(nn.Module):
+    def __init__(self, backbone: Backbone, neck: Neck, head: Head):
+        super().__init__()
+        self.backbone = backbone
+        self.neck = neck
+        self.head = head
+        self.takes_maps = False  # set where the frozen stages' maps are given instead of images
+
+    def forward(self, images: Tensor) -> Outputs:
+        maps = self.backbone.forward_trainable(images) if self.takes_maps else self.backbone(images)
+        return self.head(self.neck(maps))
