@@ -1,8 +1,8 @@
 """Large loss matters (Kim et al., CVPR 2022): an assumed negative with a large loss is probably a missed positive.
 
-The largest losses among the unknown labels of a batch are left out (LL-R), trained as positives in this step (LL-Ct), or
-turned into positives for good (LL-Cp). Labels known to be absent are never among them. Under several processes each ranks
-its own share of the batch.
+The largest losses among the unknown labels of a batch are left out (LL-R), trained as positives in this step (LL-Ct),
+or turned into positives for good (LL-Cp). Labels known to be absent are never among them. Under several processes each
+ranks its own share of the batch.
 """
 
 from __future__ import annotations

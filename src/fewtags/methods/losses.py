@@ -1,8 +1,8 @@
 """Pure functions: logits and labels -> one loss per image and category. The method weighs, masks and averages them.
 
-Labels are 1 (known present), 0 (unknown) or -1 (known absent); everything that is not 1 counts as absent. Half precision
-logits are widened first. Value and gradient are finite for any finite logit: probabilities are never logarithmised, their
-logarithms are exponentiated instead.
+Labels are 1 (known present), 0 (unknown) or -1 (known absent); everything that is not 1 counts as absent. Logits in
+half precision give losses in single precision. Value and gradient are finite for any finite logit, because logarithms
+of probabilities come from `softplus` and never from the logarithm of a sigmoid.
 """
 
 from __future__ import annotations

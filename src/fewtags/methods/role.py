@@ -1,7 +1,7 @@
 """ROLE (Cole et al., CVPR 2021): the unknown labels are parameters, estimated while the classifier is trained.
 
-Two halves of one loss teach each other: the classifier is fitted to the estimated labels, and the estimated labels to the
-classifier. What keeps both from drifting away is the known labels and the expected number of positives per image.
+Two halves of one loss teach each other: the classifier is fitted to the estimated labels, and the estimated labels to
+the classifier. The known labels and the expected number of positives per image keep both from drifting away.
 """
 
 from __future__ import annotations
@@ -87,8 +87,9 @@ def initial_label_table(labels: Tensor) -> Tensor:
 def expected_positives(problem: Problem) -> float:
     """The published mean number of positives of a known dataset; otherwise, an estimate from the known labels.
 
-    The estimate is the mean number of known positives over the images that have any, so at least 1. It is right when the
-    labels are complete and a lower bound when some are missing: how many are missing cannot be told from positives alone.
+    The estimate is the mean number of known positives over the images that have any, so at least 1. It is right where
+    those images are completely labelled and too low otherwise: how many positives are missing cannot be told from the
+    known ones alone.
     """
     if problem.dataset in EXPECTED_POSITIVES:
         return EXPECTED_POSITIVES[problem.dataset]

@@ -1,0 +1,182 @@
+"""Structured semantic transfer (Chen et al., AAAI 2022): SST, and its cross-image half CST, a row of the paper.
+
+Both find positives among the unknown labels and train on them: CST where an image's feature of a category is similar to
+those of images known to show it; SST also where the known positives of the same image make the category likely. They
+were made for known positives and negatives. With positives only, everything would become positive, so the first term
+assumes that the unknown are absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from fewtags.methods.base import Batch, Objective, Outputs, Problem, Progress, StepResult
+from fewtags.methods.cross_image import cross_image_loss, sampled_cross_image_loss
+from fewtags.methods.feature_queue import FeatureQueue
+from fewtags.methods.losses import assume_negative_loss, asymmetric_loss
+from fewtags.settings import Settings
+
+
+def theta_schedule(epoch: int, start: int) -> float:
+    """0.95 in the epoch in which transfer starts, falling by 0.025 each epoch to 0.75."""
+    return max(0.75, 0.95 - 0.025 * (epoch - start))
+
+
+def ramp(progress: Progress) -> float:
+    """From 0 to 1 during the first epoch, 1 afterwards."""
+    return progress.epoch_fraction if progress.epoch == 0 else 1.0
+
+
+def transfer_loss(logits: Tensor, labels: Tensor, found: Tensor) -> Tensor:
+    """Mean cross-entropy over the known and the found labels; the other unknown ones are left out."""
+    used = (labels != 0) | found
+    losses = assume_negative_loss(logits, labels.masked_fill(found, 1))
+    return losses.masked_fill(~used, 0).sum() / used.sum().clamp(min=1)
+
+
+class CrossImageTransfer(Objective):
+    """CST: a category is found where its feature is similar to the category's latest known positives."""
+
+    needs_features = True
+
+    class Config(Settings):
+        queue_size: int = 100
+        """Known positive features kept per category."""
+        start_epoch: int = 5
+        """First epoch, counted from 0, that trains on found labels."""
+        csl_weight: float = 0.05
+        """Weight of the cross-image similarity loss."""
+        csl_pairs: Literal["all", "sampled"] = "all"
+        """All pairs of images in a batch, or as many random and hard ones as the authors draw."""
+        loss_scale: float = 1.0
+        """Factor on the whole loss. It matters beside Adam's coupled weight decay."""
+
+    def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
+        super().__init__(config, problem, feature_dim)
+        assert feature_dim is not None  # needs_features
+        self.queue = FeatureQueue(problem.num_categories, config.queue_size, feature_dim)
+
+    def observe(self, batch: Batch, outputs: Outputs, progress: Progress) -> None:
+        assert outputs.features is not None
+        self.queue.add(outputs.features, batch.labels == 1)
+
+    def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
+        assert outputs.features is not None
+        labels = batch.labels
+        pairs_loss = cross_image_loss if self.config.csl_pairs == "all" else sampled_cross_image_loss
+        losses = {
+            "observed": assume_negative_loss(outputs.logits, labels).mean(),
+            "cross_image": self.config.csl_weight * ramp(progress) * pairs_loss(outputs.features, labels == 1),
+        }
+        found = self.found(self.queue.mean_cosine(outputs.features.detach()), labels, progress)
+        if progress.epoch >= self.config.start_epoch:
+            losses["transferred"] = transfer_loss(outputs.logits, labels, found)
+        return StepResult(self.scaled(losses), decisions={"found": found})
+
+    def found(self, belief: Tensor, labels: Tensor, progress: Progress) -> Tensor:
+        """Unknown labels with a belief of at least theta; none before transfer starts."""
+        theta = theta_schedule(progress.epoch, self.config.start_epoch)
+        return (labels == 0) & (belief >= theta) & (progress.epoch >= self.config.start_epoch)
+
+    def scaled(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: self.config.loss_scale * loss for name, loss in losses.items()}
+
+    def category_stats(self, progress: Progress) -> dict[str, Tensor]:
+        return {"queue_occupied": self.queue.occupied()}
+
+
+class SemanticTransfer(CrossImageTransfer):
+    """SST: CST, and a category is also found where it is likely to occur with the known positives of the image."""
+
+    class Config(CrossImageTransfer.Config):
+        cooccurrence_weight: float = 10.0
+        """Weight of the loss that trains the classifier of pairs of categories."""
+        pair_width: int = 128
+        """Width to which the features of a pair are reduced; 512 in the paper."""
+        pair_hidden: int = 256
+        """Width of the hidden layer, and length of the vector of each of the C(C-1)/2 pairs; 1024 in the paper."""
+
+    def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
+        super().__init__(config, problem, feature_dim)
+        assert feature_dim is not None  # needs_features
+        self.pairs = PairClassifier(problem.num_categories, feature_dim, config.pair_width, config.pair_hidden)
+
+    def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
+        across = super().loss(batch, outputs, progress)
+        present = batch.labels == 1
+        scores = self.pairs(outputs.features)
+        pair_losses = asymmetric_loss(scores, self.pairs.both(present), gamma_pos=1.0, gamma_neg=2.0, margin=0.05)
+        mean = pair_losses.sum() / max(1, pair_losses.numel())  # a single category has no pairs
+        losses = {"cooccurrence": self.config.cooccurrence_weight * ramp(progress) * mean}
+
+        found = self.found(self.pairs.support(scores.detach(), present), batch.labels, progress)
+        if progress.epoch >= self.config.start_epoch:
+            losses["transferred_within"] = transfer_loss(outputs.logits, batch.labels, found)
+        decisions = {"found": across.decisions["found"] | found}
+        return StepResult({**across.losses, **self.scaled(losses)}, decisions=decisions)
+
+
+class PairClassifier(nn.Module):
+    """Features [B, C, D] -> the logit that categories i < j occur together in an image, [B, C(C-1)/2].
+
+        s_ij = k_ij . (V2 relu(V1 [q_i ; q_j] + b1) + b2) + beta_ij       q = reduced features
+
+    with one vector k_ij per pair. V1 [q_i ; q_j] is a sum of one part of i and one of j, so V1 is applied to categories
+    instead of pairs, and k_ij V2 does not depend on the image. What is left per image and pair is a sum, a relu and a
+    dot product, made in pieces and made again for the gradient.
+    """
+
+    PIECE = 2**24  # elements of [B, pairs, hidden] at a time
+
+    first: Tensor
+    second: Tensor
+
+    def __init__(self, num_categories: int, feature_dim: int, width: int, hidden: int):
+        super().__init__()
+        self.reduce = nn.Linear(feature_dim, width)
+        self.to_hidden = nn.Linear(2 * width, hidden)  # V1, b1
+        self.mix = nn.Linear(hidden, hidden)  # V2, b2
+        first, second = torch.triu_indices(num_categories, num_categories, offset=1)
+        self.register_buffer("first", first, persistent=False)
+        self.register_buffer("second", second, persistent=False)
+        bound = hidden**-0.5
+        self.vectors = nn.Parameter(torch.empty(len(first), hidden).uniform_(-bound, bound))  # k
+        self.bias = nn.Parameter(torch.zeros(len(first)))  # beta
+
+    def forward(self, features: Tensor) -> Tensor:
+        reduced = self.reduce(features)
+        weight_first, weight_second = self.to_hidden.weight.chunk(2, dim=1)
+        part_first = F.linear(reduced, weight_first, self.to_hidden.bias)  # [B, C, hidden]
+        part_second = F.linear(reduced, weight_second)
+        vectors = self.vectors @ self.mix.weight  # k_ij V2
+        scores = [
+            checkpoint(_relu_scores, part_first, part_second, i, j, k, use_reentrant=False, preserve_rng_state=False)
+            for i, j, k in self._pieces(vectors, rows=len(features))
+        ]
+        return torch.cat(scores, dim=1) + (self.vectors @ self.mix.bias + self.bias)
+
+    def _pieces(self, vectors: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        size = max(1, self.PIECE // max(1, rows * vectors.shape[1]))
+        return zip(self.first.split(size), self.second.split(size), vectors.split(size), strict=True)
+
+    def both(self, present: Tensor) -> Tensor:
+        """[B, C(C-1)/2] are both categories of a pair known to be present?"""
+        return present[:, self.first] & present[:, self.second]
+
+    def support(self, scores: Tensor, present: Tensor) -> Tensor:
+        """[B, C] mean probability of occurring together with the known positives of the image; 0 without any."""
+        probability, present = scores.float().sigmoid(), present.float()
+        total = torch.zeros_like(present)
+        total.index_add_(1, self.first, probability * present[:, self.second])
+        total.index_add_(1, self.second, probability * present[:, self.first])
+        return total / present.sum(1, keepdim=True).clamp(min=1)
+
+
+def _relu_scores(part_first: Tensor, part_second: Tensor, i: Tensor, j: Tensor, vectors: Tensor) -> Tensor:
+    return (F.relu(part_first[:, i] + part_second[:, j]) * vectors).sum(-1)
