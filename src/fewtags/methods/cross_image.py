@@ -1,4 +1,4 @@
-"""L_csl (Eq. 19): features of a category are drawn together where two images both show it, and apart otherwise."""
+"""L_csl: features of a category are drawn together where two images both show it, and apart otherwise."""
 
 from __future__ import annotations
 

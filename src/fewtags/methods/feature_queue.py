@@ -16,8 +16,8 @@ Fill = Literal["zeros", "occupied"]
 class FeatureQueue(nn.Module):
     """Keeps the last `size` positive features of every category, as unit vectors, on every rank alike.
 
-    `fill` says how a queue that is not full yet is averaged: "zeros" counts its empty places as vectors of similarity 0,
-    as the authors' code does (a category warms up slowly); "occupied" leaves them out, as Eq. 6 is printed.
+    `fill` says how a queue that is not full yet is averaged: "zeros" counts its empty places as similarity 0, as the
+    authors' code does (a category warms up slowly); "occupied" leaves them out, as Eq. 6 is printed.
     """
 
     features: Tensor

@@ -1,4 +1,4 @@
-"""Semantic decoupling (Eq. 3): the word vector of each category looks for it in the feature map, one feature per category.
+"""Semantic decoupling (Eq. 3): each category's word vector looks for it in the feature map; one feature per category.
 
 For location l of image b and category c the equations are
 
@@ -7,8 +7,8 @@ For location l of image b and category c the equations are
     a_bc  = softmax of e_bc over the locations
     f_bc  = sum over the locations of a_bcl x_bl
 
-Nothing here is approximated, yet little is computed as written: W3 and w4 are multiplied together first, b3 and b4 cancel
-in the softmax, and t is made in pieces that fit the processor's cache, and made again for the gradient.
+Nothing here is approximated, yet little is computed as written: W3 and w4 are multiplied together first, b3 and b4
+cancel in the softmax, and t is made in pieces that fit the processor's cache, and made again for the gradient.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def as_locations(feature_map: Tensor) -> Tensor:
 
 def tanh_scores(a: Tensor, b: Tensor, direction: Tensor) -> Tensor:
     """sum_k direction_k tanh(a_ki b_kj) for a [d, I] and b [d, J]: [I, J]."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # an exported graph says it in one line
-        return torch.einsum("kij,k->ij", torch.tanh(a[:, :, None] * b[:, None, :]), direction)
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # a compiler fuses it by itself
+        return (torch.tanh(a[:, :, None] * b[:, None, :]) * direction[:, None, None]).sum(0)
     dtype = torch.promote_types(a.dtype, torch.float32)
     with torch.autocast(a.device.type, enabled=False):
         return _TanhScores.apply(a.to(dtype), b.to(dtype), direction.to(dtype))

