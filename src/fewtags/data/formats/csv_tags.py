@@ -1,0 +1,150 @@
+"""CSV with a tag column: one row per image, or one row per image and tag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from fewtags.data.annotations import Annotations, Finding
+from fewtags.data.formats.common import Row, assemble, image_roots, only_file
+from fewtags.data.formats.options import ReadOptions
+from fewtags.data.formats.tables import (
+    ABSENT_NAMES,
+    CONFIDENCE_NAMES,
+    SPLIT_NAMES,
+    TAG_NAMES,
+    Table,
+    cell,
+    in_words,
+    is_onehot,
+    read_table,
+    table_files,
+)
+from fewtags.errors import UserError
+
+SEPARATORS = (",", ";", "|")
+
+
+class Columns(NamedTuple):
+    tags: int
+    absent: int | None
+    confidence: int | None
+    split: int | None
+
+
+def detects_csv(path: Path) -> bool:
+    if path.is_file():
+        return bool(table_files(path)) and not is_onehot(path)  # a broken table is ours to complain about
+    return any(is_onehot(file) is False for file in table_files(path))
+
+
+def read_csv(path: Path, options: ReadOptions, images: Path | None) -> Annotations:
+    file = path if path.is_file() else only_file(path, [file for file in table_files(path) if is_onehot(file) is False])
+    table = read_table(file, options)
+    findings: list[Finding] = []
+    columns = find_columns(table, options)
+    separator = options.separator or sniff_separator(table.cells(columns.tags))
+    rows = list(tag_rows(table, columns, separator, findings))
+    return assemble(
+        rows,
+        file=file,
+        roots=image_roots(file, images),
+        options=options,
+        name=file.stem,
+        note=", ".join([table.describe(), *describe_columns(table, columns, separator)]),
+        findings=findings,
+    )
+
+
+def find_columns(table: Table, options: ReadOptions) -> Columns:
+    absent = table.column(options.absent_column, ABSENT_NAMES)
+    confidence = table.column(None, CONFIDENCE_NAMES)
+    split = table.column(options.split_column, SPLIT_NAMES)
+    tags = find_tag_column(table, options, taken={table.image, absent, confidence, split})
+    return Columns(tags, absent, confidence, split)
+
+
+def describe_columns(table: Table, columns: Columns, separator: str | None) -> Iterator[str]:
+    separated = f"separated by {in_words(separator)}" if separator else "one in each cell"
+    yield f"tags in {table.name(columns.tags)} {separated}"
+    if columns.absent is not None:
+        yield f"absent tags in {table.name(columns.absent)}"
+    if columns.confidence is not None:
+        yield f"absent where {table.name(columns.confidence)} is 0"
+    if columns.split is not None:
+        yield f"splits in {table.name(columns.split)}"
+
+
+def find_tag_column(table: Table, options: ReadOptions, taken: set[int | None]) -> int:
+    """By its name; else the column behind the image where nothing is named, or the only one left."""
+    column = table.column(options.tag_column, TAG_NAMES)
+    if column is not None:
+        return column
+    if table.header is None:
+        return column_beside_image(table)
+    left = [column for column in range(len(table.header)) if column not in taken]
+    if len(left) == 1:
+        return left[0]
+    raise UserError(
+        f"Which column of {table.file} holds the tags? It has {', '.join(table.header)}; name it as tag_column=, "
+        "or use format=onehot if there is one column per tag."
+    )
+
+
+def column_beside_image(table: Table) -> int:
+    width = max(len(cells) for _, cells in table.rows)
+    if width == 1:
+        raise UserError(f"{table.file} has one column, the images; it needs another with their tags.")
+    return table.image + 1 if table.image + 1 < width else table.image - 1
+
+
+def sniff_separator(cells: list[str]) -> str | None:
+    """What stands between the tags in most cells; None when every cell holds one tag.
+
+    A blank may as well stand inside one tag ("polar bear"). It is taken as a separator only where that explains
+    the cells by fewer words than there are different cells.
+    """
+    usage = {separator: sum(separator in cell for cell in cells) for separator in SEPARATORS}
+    best = max(SEPARATORS, key=lambda separator: usage[separator])
+    if usage[best]:
+        return best
+    different = set(cells)
+    words = {word for cell in different for word in cell.split()}
+    return " " if len(words) < len(different) else None
+
+
+def tag_rows(table: Table, columns: Columns, separator: str | None, findings: list[Finding]) -> Iterator[Row]:
+    for line, cells in table.rows:
+        cells = join_loose_tags(table, line, cells, columns.tags, separator, findings)
+        image = cell(cells, table.image)
+        if not image:
+            findings.append(Finding("no image", table.where(line), "the image cell is blank; the row was left out"))
+            continue
+        listed = split_tags(cell(cells, columns.tags), separator)
+        denied = {tag for tag in listed if tag.startswith("-") or cell(cells, columns.confidence) in ("0", "0.0")}
+        absent = {tag.removeprefix("-").strip() for tag in denied} | split_tags(cell(cells, columns.absent), separator)
+        yield Row(image, table.where(line), listed - denied, absent - {""}, split=cell(cells, columns.split))
+
+
+def join_loose_tags(
+    table: Table, line: int, cells: list[str], tags: int, separator: str | None, findings: list[Finding]
+) -> list[str]:
+    """Cells beyond the last column are further tags where the tags come last (`a.jpg,cat,dog` without quotes)."""
+    width = len(table.header) if table.header else max(table.image, tags) + 1
+    extra = [cell for cell in cells[width:] if cell.strip()]
+    if extra and tags == width - 1:
+        return [*cells[:tags], (separator or "\0").join([cells[tags], *extra])]
+    if extra:
+        message = f"the row has {len(cells)} cells, the header {width}; the last were left out"
+        findings.append(Finding("malformed row", table.where(line), message))
+    return cells[:width]
+
+
+def split_tags(cell: str, separator: str | None) -> set[str]:
+    """The tags in a cell; a list as Python or JSON prints it (`['cat', 'dog']`) is understood."""
+    quotes = ""
+    if cell[:1] + cell[-1:] in ("[]", "{}", "()"):
+        cell, quotes = cell[1:-1], "'\""
+    tags = cell.split(separator) if separator else cell.split("\0")
+    return {tag for tag in (tag.strip().strip(quotes).strip() for tag in tags) if tag}
