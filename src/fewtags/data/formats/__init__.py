@@ -56,8 +56,9 @@ def read_annotations(
         if not source.is_dir():
             raise UserError(f"{source} should be the folder of the images that {tags} is about; it is a file.")
         source, images = existing(tags), source
-    reader = choose_format(source, format)
-    annotations = reader.read(source, settings, images)
+    if format == "auto" and settings.tag_column is not None:
+        format = "csv"  # only that layout has a tag column
+    annotations = choose_format(source, format).read(source, settings, images)
     return split_by_lists(annotations, settings)
 
 
