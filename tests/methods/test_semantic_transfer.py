@@ -155,9 +155,9 @@ def test_a_single_category_has_no_pairs_and_a_finite_loss():
     assert method.loss(batch, outputs, at(6)).total.isfinite()
 
 
-@pytest.mark.parametrize("pairs", ["all", "sampled"])
-def test_an_all_unknown_batch_is_finite(pairs):
-    method, batch, outputs = example(SemanticTransfer, labels=torch.zeros(6, 4, dtype=torch.int8), csl_pairs=pairs)
+@pytest.mark.parametrize("csl", ["dense", "sampled"])
+def test_an_all_unknown_batch_is_finite(csl):
+    method, batch, outputs = example(SemanticTransfer, labels=torch.zeros(6, 4, dtype=torch.int8), csl=csl)
     method.observe(batch, outputs, at(6))
     assert method.loss(batch, outputs, at(6)).total.isfinite()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fewtags.errors import UserError, did_you_mean
+from fewtags.methods import citations
 
 if TYPE_CHECKING:
     from fewtags.methods.base import Objective
@@ -21,24 +22,15 @@ class Method:
     title: str
     sentence: str  # what it does, in one sentence
     head: str  # a row of HEADS
-    objective: str  # "module:Class"
+    objective: str | type[Objective]  # "module:Class", loaded when it is used, or the class
     venue: str
     bibtex: str
-    # Settings that differ from the general defaults, as dotted names: {"head.hidden": 1024, "train.lr": 1e-5}. The user's
-    # file and overrides win over them. `profiles` come on top of `settings`; the profile "default" may be absent.
+    # Settings that differ from the general defaults, as dotted names: {"head.hidden": 1024, "train.lr": 1e-5}. The
+    # user's file and overrides win over them. `profiles` come on top of `settings`; the profile "default" is `settings`.
     settings: Mapping[str, Any] = field(default_factory=dict)
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     profile_notes: Mapping[str, str] = field(default_factory=dict)  # what each profile is, in words
 
-
-CALDNR_BIBTEX = """\
-@article{pu2024category,
-  title  = {Category-Adaptive Label Discovery and Noise Rejection for Multi-label Image Recognition with Partial
-            Positive Labels},
-  author = {Pu, Tao and Lao, Qianru and Wu, Hefeng and Chen, Tianshui and Lin, Liang},
-  note   = {arXiv:2211.07846; IEEE Transactions on Multimedia, doi 10.1109/TMM.2024.3395901},
-  year   = {2024}
-}"""
 
 # The paper's training, which its tables share between all methods: ResNet-101 at 448, layer4 trainable, Adam.
 PAPER_TRAINING: dict[str, Any] = {
@@ -59,6 +51,25 @@ PAPER_TRAINING: dict[str, Any] = {
     "train.step_epochs": 10,
     "train.step_gamma": 0.1,
 }
+# Its rows without features per category have a tanh layer before the classifier.
+PAPER_LINEAR: dict[str, Any] = {**PAPER_TRAINING, "head.hidden": 1024}
+PAPER_NOTE = "the training that the paper's tables share, with its baselines' head, loss scale and settings"
+
+# What LL and ROLE train: everything, without weight decay.
+OWN_END_TO_END: dict[str, Any] = {
+    "model.train_from": "all",
+    "input.size": 448,
+    "train.epochs": 10,
+    "train.batch_size": 16,
+    "train.optimizer": "adam",
+    "train.lr": 1e-5,
+    "train.weight_decay": 0.0,
+    "train.schedule": "none",
+}
+LL_DEFAULT_NOTE = "its authors' share of labels on VOC, with the general training settings"
+LL_OWN_NOTE = (
+    "its authors' end-to-end training and share of labels on COCO; on VOC they use SGD and the default's share"
+)
 
 
 def _ablation(name: str, title: str, sentence: str, **settings: Any) -> Method:
@@ -70,7 +81,7 @@ def _ablation(name: str, title: str, sentence: str, **settings: Any) -> Method:
         head="decoupled",
         objective="fewtags.methods.category_adaptive:CategoryAdaptive",
         venue="IEEE Transactions on Multimedia 2024",
-        bibtex=CALDNR_BIBTEX,
+        bibtex=citations.CALDNR,
         settings={f"method.{key}": value for key, value in settings.items()},
         profiles={"paper": {**PAPER_TRAINING, "method.csl": "sampled"}},
         profile_notes={"paper": "the training of the paper and, where its text is silent, of its authors' code"},
@@ -82,12 +93,207 @@ METHODS: dict[str, Method] = {
     for method in (
         Method(
             name="an",
-            title="Assume negative",
-            sentence="Trains every unknown label as absent: the usual thing to do, and what the others are measured against.",
+            title="Assume negative (AN)",
+            sentence="Trains every unknown label as absent: the usual thing to do, and the measure of the others.",
             head="linear",
             objective="fewtags.methods.elementwise:AssumeNegative",
-            venue="the common baseline; the row 'ResNet-101' of the paper",
-            bibtex="",
+            venue="the common baseline, named in CVPR 2021; the row 'ResNet-101' of the paper",
+            bibtex=citations.ROLE,
+            profiles={"paper": {**PAPER_LINEAR, "method.loss_scale": 10.0}},
+            profile_notes={"paper": PAPER_NOTE},
+        ),
+        Method(
+            name="focal",
+            title="Focal loss",
+            sentence="Assume negative, with labels that the model already gets right weighted down.",
+            head="linear",
+            objective="fewtags.methods.elementwise:Focal",
+            venue="ICCV 2017",
+            bibtex=citations.FOCAL,
+            profiles={
+                "paper": {**PAPER_LINEAR, "method.gamma": 3.0, "method.loss_scale": 60.0},
+                "own": {"method.gamma": 2.0, "method.alpha": 0.25},
+            },
+            profile_notes={
+                "default": "gamma of its authors, without their alpha, which was chosen for object detection",
+                "paper": PAPER_NOTE,
+                "own": "gamma and alpha of its authors",
+            },
+        ),
+        Method(
+            name="asl",
+            title="Asymmetric loss (ASL)",
+            sentence="Assume negative, with easy negatives weighted down much more than positives.",
+            head="linear",
+            objective="fewtags.methods.elementwise:Asymmetric",
+            venue="ICCV 2021",
+            bibtex=citations.ASL,
+            profiles={
+                "paper": {**PAPER_LINEAR, "method.detach_focus": False, "method.loss_scale": 30.0},
+                "own": {
+                    "model.train_from": "all",
+                    "input.size": 448,
+                    "train.epochs": 40,
+                    "train.lr": 2e-4,
+                    "train.head_lr_scale": 1.0,
+                    "train.weight_decay": 1e-4,
+                    "train.warmup_epochs": 8.0,
+                    "train.ema": 0.9997,
+                },
+            },
+            profile_notes={
+                "default": "the loss of `own` with the general training settings",
+                "paper": PAPER_NOTE,
+                "own": "its authors' loss and training, without their image augmentation. They sum over images and "
+                "categories where this takes the mean: the same under Adam but for the scale. The moving average of "
+                "the weights needs some ten thousand steps",
+            },
+        ),
+        Method(
+            name="ssgrl",
+            title="Semantic-specific graph representation (SSGRL)",
+            sentence="Assume negative on one feature per category, with messages between categories.",
+            head="graph",
+            objective="fewtags.methods.elementwise:AssumeNegative",
+            venue="ICCV 2019",
+            bibtex=citations.SSGRL,
+            profiles={
+                "paper": {**PAPER_TRAINING, "head.graph": "words", "method.loss_scale": 10.0},
+                "own": {
+                    "model.backbone": "resnet101",
+                    "model.train_from": "layer4",
+                    "head.width": 1024,
+                    "input.size": 576,
+                    "input.resize": 640,
+                    "input.crops": [640, 576, 512, 384, 320],
+                    "input.flip": False,
+                    "train.batch_size": 4,
+                    "train.optimizer": "adam",
+                    "train.lr": 1e-5,
+                    "train.head_lr_scale": 1.0,
+                    "train.weight_decay": 0.0,
+                    "train.schedule": "none",
+                },
+            },
+            profile_notes={
+                "paper": PAPER_NOTE + "; its graph is learned, from the similarity of the categories' words on",
+                "own": "its authors' model and training, for as many epochs as are set",
+            },
+        ),
+        Method(
+            name="kggr",
+            title="Knowledge-guided graph routing (KGGR)",
+            sentence="SSGRL, with a second graph over the weights of the categories' classifiers.",
+            head="graph",
+            objective="fewtags.methods.elementwise:AssumeNegative",
+            venue="IEEE TPAMI 2022",
+            bibtex=citations.KGGR,
+            settings={"head.classifier_graph": "paper"},
+            profiles={
+                "paper": {**PAPER_TRAINING, "method.loss_scale": 10.0},
+                "own": {**PAPER_TRAINING, "train.batch_size": 8, "train.step_epochs": 15},
+            },
+            profile_notes={
+                "paper": PAPER_NOTE,
+                "own": "the training of its public third-party implementation; its authors published none",
+            },
+        ),
+        Method(
+            name="cst",
+            title="Cross-image semantic transfer (CST)",
+            sentence="Trains unknown labels as present where the category's feature looks like its known positives.",
+            head="graph",
+            objective="fewtags.methods.semantic_transfer:CrossImageTransfer",
+            venue="AAAI 2022",
+            bibtex=citations.SST,
+            profiles={
+                "paper": {**PAPER_TRAINING, "method.csl": "sampled"},
+                "own": {**PAPER_TRAINING, "method.csl": "sampled", "train.batch_size": 8},
+            },
+            profile_notes={
+                "paper": PAPER_NOTE,
+                "own": "its authors' training; unknown labels are assumed absent, which they had no need of",
+            },
+        ),
+        Method(
+            name="sst",
+            title="Structured semantic transfer (SST)",
+            sentence="CST, and also where the known labels of the image make an unknown one likely.",
+            head="graph",
+            objective="fewtags.methods.semantic_transfer:SemanticTransfer",
+            venue="AAAI 2022",
+            bibtex=citations.SST,
+            profiles={
+                "own": {
+                    **PAPER_TRAINING,
+                    "method.csl": "sampled",
+                    "method.pair_width": 512,
+                    "method.pair_hidden": 1024,
+                    "train.batch_size": 8,
+                },
+            },
+            profile_notes={
+                "default": "a smaller classifier of pairs, whose size grows with the square of the categories",
+                "own": "its authors' training; unknown labels are assumed absent, which they had no need of",
+            },
+        ),
+        Method(
+            name="ll-r",
+            title="Large loss rejection (LL-R)",
+            sentence="Leaves out the assumed negatives with the largest losses, more of them each epoch.",
+            head="linear",
+            objective="fewtags.methods.large_loss:LargeLossRejection",
+            venue="CVPR 2022",
+            bibtex=citations.LARGE_LOSS,
+            profiles={
+                "paper": {**PAPER_LINEAR, "method.delta_rel": 0.1, "method.average_over": "kept"},
+                "own": {**OWN_END_TO_END, "train.head_lr_scale": 10.0, "method.delta_rel": 0.4},
+            },
+            profile_notes={"default": LL_DEFAULT_NOTE, "paper": PAPER_NOTE, "own": LL_OWN_NOTE},
+        ),
+        Method(
+            name="ll-ct",
+            title="Large loss correction, temporary (LL-Ct)",
+            sentence="Trains the assumed negatives with the largest losses as present, more of them each epoch.",
+            head="linear",
+            objective="fewtags.methods.large_loss:LargeLossTemporary",
+            venue="CVPR 2022",
+            bibtex=citations.LARGE_LOSS,
+            profiles={"own": {**OWN_END_TO_END, "train.head_lr_scale": 10.0, "method.delta_rel": 0.2}},
+            profile_notes={"default": LL_DEFAULT_NOTE, "own": LL_OWN_NOTE},
+        ),
+        Method(
+            name="ll-cp",
+            title="Large loss correction, permanent (LL-Cp)",
+            sentence="Turns the assumed negatives with the largest losses of each batch into positives for good.",
+            head="linear",
+            objective="fewtags.methods.large_loss:LargeLossPermanent",
+            venue="CVPR 2022",
+            bibtex=citations.LARGE_LOSS,
+            profiles={"own": {**OWN_END_TO_END, "train.head_lr_scale": 10.0, "method.delta_rel": 0.2}},
+            profile_notes={"default": LL_DEFAULT_NOTE, "own": LL_OWN_NOTE},
+        ),
+        Method(
+            name="role",
+            title="Regularised online label estimation (ROLE)",
+            sentence="Estimates every unknown label while it trains, so that each image has about as many as expected.",
+            head="linear",
+            objective="fewtags.methods.role:Role",
+            venue="CVPR 2021",
+            bibtex=citations.ROLE,
+            profiles={
+                "paper": {
+                    **PAPER_LINEAR,
+                    "method.table_lr_scale": 1.0,
+                    "method.table_weight_decay": 5e-4,
+                    "method.loss_scale": 10.0,
+                },
+                "own": {**OWN_END_TO_END, "train.head_lr_scale": 1.0},
+            },
+            profile_notes={
+                "paper": PAPER_NOTE,
+                "own": "its authors' end-to-end training; they chose batch size and learning rate on complete labels",
+            },
         ),
         Method(
             name="cssl",
@@ -96,7 +302,7 @@ METHODS: dict[str, Method] = {
             head="decoupled",
             objective="fewtags.methods.elementwise:AssumeNegative",
             venue="IEEE Transactions on Multimedia 2024",
-            bibtex=CALDNR_BIBTEX,
+            bibtex=citations.CALDNR,
             profiles={"paper": PAPER_TRAINING},
             profile_notes={"paper": "the training of the paper"},
         ),
@@ -135,6 +341,14 @@ METHODS: dict[str, Method] = {
 }
 
 
+def register(method: Method) -> Method:
+    """Make a method of your own known by its name, so that it is chosen, listed and resumed like the others."""
+    if method.name in METHODS:
+        raise UserError(f"There is a method '{method.name}' already; choose another name.")
+    METHODS[method.name] = method
+    return method
+
+
 def list_methods() -> list[str]:
     """Names that `method=` takes."""
     return list(METHODS)
@@ -147,5 +361,8 @@ def find_method(name: str) -> Method:
 
 
 def objective_class(name: str) -> type[Objective]:
-    module, _, attribute = find_method(name).objective.partition(":")
+    objective = find_method(name).objective
+    if not isinstance(objective, str):
+        return objective
+    module, _, attribute = objective.partition(":")
     return getattr(importlib.import_module(module), attribute)

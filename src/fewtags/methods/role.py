@@ -27,7 +27,7 @@ class Role(Objective):
         """Mean number of tags that truly apply to an image. None: the published value of a known dataset; for your own,
         an estimate from the known labels that is too low where many are missing, so set it if you can."""
         table_lr_scale: float = 10.0
-        """Learning rate of the estimated labels, relative to the model's."""
+        """Learning rate of the estimated labels, relative to the head's."""
         table_weight_decay: float = 0.0
         """Pulls estimated labels to one half. The paper's baseline did so by accident (5e-4)."""
         loss_scale: float = 1.0

@@ -48,12 +48,12 @@ class CrossImageTransfer(Objective):
     class Config(Settings):
         queue_size: int = 100
         """Known positive features kept per category."""
-        start_epoch: int = 5
+        discover_from_epoch: int = 5
         """First epoch, counted from 0, that trains on found labels."""
         csl_weight: float = 0.05
         """Weight of the cross-image similarity loss."""
-        csl_pairs: Literal["all", "sampled"] = "all"
-        """All pairs of images in a batch, or as many random and hard ones as the authors draw."""
+        csl: Literal["dense", "sampled"] = "dense"
+        """Cross-image similarity over all pairs of a batch, or over the random and hardest ones that the authors draw."""
         loss_scale: float = 1.0
         """Factor on the whole loss. It matters beside Adam's coupled weight decay."""
 
@@ -69,20 +69,20 @@ class CrossImageTransfer(Objective):
     def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
         assert outputs.features is not None
         labels = batch.labels
-        pairs_loss = cross_image_loss if self.config.csl_pairs == "all" else sampled_cross_image_loss
+        pairs_loss = cross_image_loss if self.config.csl == "dense" else sampled_cross_image_loss
         losses = {
             "observed": assume_negative_loss(outputs.logits, labels).mean(),
             "cross_image": self.config.csl_weight * ramp(progress) * pairs_loss(outputs.features, labels == 1),
         }
         found = self.found(self.queue.mean_cosine(outputs.features.detach()), labels, progress)
-        if progress.epoch >= self.config.start_epoch:
+        if progress.epoch >= self.config.discover_from_epoch:
             losses["transferred"] = transfer_loss(outputs.logits, labels, found)
         return StepResult(self.scaled(losses), decisions={"found": found})
 
     def found(self, belief: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """Unknown labels with a belief of at least theta; none before transfer starts."""
-        theta = theta_schedule(progress.epoch, self.config.start_epoch)
-        return (labels == 0) & (belief >= theta) & (progress.epoch >= self.config.start_epoch)
+        theta = theta_schedule(progress.epoch, self.config.discover_from_epoch)
+        return (labels == 0) & (belief >= theta) & (progress.epoch >= self.config.discover_from_epoch)
 
     def scaled(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: self.config.loss_scale * loss for name, loss in losses.items()}
@@ -116,7 +116,7 @@ class SemanticTransfer(CrossImageTransfer):
         losses = {"cooccurrence": self.config.cooccurrence_weight * ramp(progress) * mean}
 
         found = self.found(self.pairs.support(scores.detach(), present), batch.labels, progress)
-        if progress.epoch >= self.config.start_epoch:
+        if progress.epoch >= self.config.discover_from_epoch:
             losses["transferred_within"] = transfer_loss(outputs.logits, batch.labels, found)
         decisions = {"found": across.decisions["found"] | found}
         return StepResult({**across.losses, **self.scaled(losses)}, decisions=decisions)

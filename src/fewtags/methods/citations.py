@@ -1,0 +1,73 @@
+"""BibTeX of the papers behind the methods."""
+
+from __future__ import annotations
+
+SSGRL = """@inproceedings{chen2019ssgrl,
+  title = {Learning Semantic-Specific Graph Representation for Multi-Label Image Recognition},
+  author = {Chen, Tianshui and Xu, Muxin and Hui, Xiaolu and Wu, Hefeng and Lin, Liang},
+  booktitle = {Proceedings of the IEEE/CVF International Conference on Computer Vision (ICCV)},
+  pages = {522--531},
+  year = {2019}
+}"""
+
+KGGR = """@article{chen2022kggr,
+  title = {Knowledge-Guided Multi-Label Few-Shot Learning for General Image Recognition},
+  author = {Chen, Tianshui and Lin, Liang and Chen, Riquan and Hui, Xiaolu and Wu, Hefeng},
+  journal = {IEEE Transactions on Pattern Analysis and Machine Intelligence},
+  volume = {44},
+  number = {3},
+  pages = {1371--1384},
+  year = {2022}
+}"""
+
+FOCAL = """@inproceedings{lin2017focal,
+  title = {Focal Loss for Dense Object Detection},
+  author = {Lin, Tsung-Yi and Goyal, Priya and Girshick, Ross and He, Kaiming and Doll{\\'a}r, Piotr},
+  booktitle = {Proceedings of the IEEE International Conference on Computer Vision (ICCV)},
+  pages = {2980--2988},
+  year = {2017}
+}"""
+
+ASL = """@inproceedings{ridnik2021asymmetric,
+  title = {Asymmetric Loss for Multi-Label Classification},
+  author = {Ridnik, Tal and Ben-Baruch, Emanuel and Zamir, Nadav and Noy, Asaf and Friedman, Itamar and
+            Protter, Matan and Zelnik-Manor, Lihi},
+  booktitle = {Proceedings of the IEEE/CVF International Conference on Computer Vision (ICCV)},
+  pages = {82--91},
+  year = {2021}
+}"""
+
+SST = """@inproceedings{chen2022structured,
+  title = {Structured Semantic Transfer for Multi-Label Recognition with Partial Labels},
+  author = {Chen, Tianshui and Pu, Tao and Wu, Hefeng and Xie, Yuan and Lin, Liang},
+  booktitle = {Proceedings of the AAAI Conference on Artificial Intelligence},
+  volume = {36},
+  number = {1},
+  pages = {339--346},
+  year = {2022}
+}"""
+
+LARGE_LOSS = """@inproceedings{kim2022large,
+  title = {Large Loss Matters in Weakly Supervised Multi-Label Classification},
+  author = {Kim, Youngwook and Kim, Jae Myung and Akata, Zeynep and Lee, Jungwoo},
+  booktitle = {Proceedings of the IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)},
+  pages = {14156--14165},
+  year = {2022}
+}"""
+
+ROLE = """@inproceedings{cole2021multi,
+  title = {Multi-Label Learning from Single Positive Labels},
+  author = {Cole, Elijah and Mac Aodha, Oisin and Lorieul, Titouan and Perona, Pietro and Morris, Dan and
+            Jojic, Nebojsa},
+  booktitle = {Proceedings of the IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)},
+  pages = {933--942},
+  year = {2021}
+}"""
+
+CALDNR = """@article{pu2024category,
+  title  = {Category-Adaptive Label Discovery and Noise Rejection for Multi-label Image Recognition with Partial
+            Positive Labels},
+  author = {Pu, Tao and Lao, Qianru and Wu, Hefeng and Chen, Tianshui and Lin, Liang},
+  note   = {arXiv:2211.07846; IEEE Transactions on Multimedia, doi 10.1109/TMM.2024.3395901},
+  year   = {2024}
+}"""
