@@ -134,7 +134,7 @@ def test_json_lines_keys(tmp_path: Path) -> None:
     assert annotations.categories == ["cat", "cow", "dog"]
     assert annotations.labels.tolist() == [[1, 0, -1], [1, 0, 1], [-1, 0, 1], [0, 0, 0]]
     assert annotations.splits.tolist() == ["val", "train", "train", "train"]
-    assert "absent in the 1 images marked complete" in annotations.notes[0]
+    assert "absent in the 1 image marked complete" in annotations.notes[0]
 
 
 def test_json_lines_problems_are_all_listed(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_json_lines_problems_are_all_listed(tmp_path: Path) -> None:
         ("{broken\n", "has no usable image; the first problem is .*:1"),
         ('{"fewtags": 2, "categories": []}\n', "version 2"),
         ('{"fewtags": 1}\n', "no list of categories"),
-        ('{"image": "gone.jpg", "tags": ["cat"]}\n', "None of the 1 images"),
+        ('{"image": "gone.jpg", "tags": ["cat"]}\n', "None of the 1 image"),
     ],
 )
 def test_unusable_json_lines(tmp_path: Path, text: str, sentence: str) -> None:
@@ -189,7 +189,7 @@ def test_one_image_in_two_tags_folders_has_both_tags(tmp_path: Path) -> None:
         "cat/2.jpg": [1, 0],
         "dog/2.jpg": [0, 1],
     }
-    assert "1 copies of an image joined" in annotations.notes[0]
+    assert "1 copy of an image joined" in annotations.notes[0]
 
 
 def test_split_folders_above_the_tags(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_list_files_make_the_splits(tmp_path: Path) -> None:
         "dog/2.jpg": "train",
         "dog/3.jpg": "test",
     }
-    assert "1 images that they do not name were left out" in both.notes[-1]
+    assert "1 image not in them left out" in both.notes[-1]
     test_only = read_annotations(source, test_list=tmp_path / "test.txt", categories=tmp_path / "tags.txt")
     assert test_only.splits.tolist() == ["train", "train", "test", "train"]
     assert test_only.categories == ["dog", "cat"]

@@ -101,7 +101,7 @@ def test_voc_problems(tmp_path: Path) -> None:
 
 
 def test_voc_without_any_image(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="none has both"):
+    with pytest.raises(DataError, match="no image that has both"):
         read_annotations(make_voc(tmp_path / "VOC2007", {"trainval": ["000001"]}, {}))
 
 
@@ -209,6 +209,8 @@ def test_coco_problems(tmp_path: Path) -> None:
         ('{"images": []}', "no list called 'annotations'"),
         ('{"images": [], "annotations": [], "categories": []}', "0 images and 0 categories"),
         ('{"images": [{"id": 1}], "annotations": [], "categories": []}', "lacks 'file_name'"),
+        ('{"images": [{"id": "x", "file_name": 1}], "annotations": [], "categories": []}', "malformed"),
+        ('{"info": ' + "[" * 100_000, "cannot be read as JSON"),
     ],
 )
 def test_unusable_coco(tmp_path: Path, text: str, sentence: str) -> None:

@@ -157,6 +157,8 @@ def test_images_are_found_beside_the_file_and_in_a_folder_beside_it(photos: Path
         (b"image,colour,size\na.jpg,red,big\n", "Which column"),
         (b"words,more\nx,y\n", "No column"),
         (b"a.jpg\nb.jpg\n", "one column"),
+        (b"image\na.jpg\n", "no column besides image"),
+        (b'image,tags\na.jpg,"cat\nb.jpg,dog\n', "quotation mark not closed"),
         (b'image,tags\na.jpg,"' + b"x" * 200_000, "cannot be read as CSV"),
     ],
 )

@@ -15,7 +15,7 @@ import numpy as np
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats.coco import detects_coco, read_coco
-from fewtags.data.formats.common import Format
+from fewtags.data.formats.common import Format, plural
 from fewtags.data.formats.csv_tags import detects_csv, read_csv
 from fewtags.data.formats.folders import detects_folders, detects_sidecar, read_folders, read_sidecar
 from fewtags.data.formats.json_lines import detects_jsonl, read_jsonl
@@ -105,7 +105,7 @@ def split_by_lists(annotations: Annotations, options: ReadOptions) -> Annotation
                 raise DataError(f"{file} names no image of {annotations.name}.")
             splits[mine] = split
     kept = np.flatnonzero(splits != "")
-    note = f"Splits from the given lists; {len(splits) - len(kept):,} images that they do not name were left out"
+    note = f"Splits from the given lists; {plural(len(splits) - len(kept), 'image')} not in them left out"
     return replace(annotations.take(kept), splits=splits[kept], notes=[*annotations.notes, note])
 
 

@@ -89,11 +89,13 @@ def read_instances(file: Path, root: Path, findings: list[Finding]) -> Annotatio
     """One file. Rows follow its `images`, also those without a box; columns follow the category ids."""
     content = load(file)
     try:
-        names = {category["id"]: str(category["name"]) for category in content["categories"]}
-        records = [(image["id"], image["file_name"]) for image in content["images"]]
-        marks = [(mark["image_id"], mark["category_id"]) for mark in content["annotations"]]
-    except (KeyError, TypeError) as error:
+        names = {int(category["id"]): str(category["name"]) for category in content["categories"]}
+        records = [(int(image["id"]), str(image["file_name"])) for image in content["images"]]
+        marks = [(int(mark["image_id"]), int(mark["category_id"])) for mark in content["annotations"]]
+    except KeyError as error:
         raise DataError(f"{file} should be COCO instances, but an entry lacks {error}.") from None
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{file} should be COCO instances, but an entry is malformed: {error}.") from None
     if not records or not names:
         raise DataError(f"{file} has {len(records)} images and {len(names)} categories; it needs both.")
     column = {key: c for c, key in enumerate(sorted(names))}
@@ -110,7 +112,7 @@ def read_instances(file: Path, root: Path, findings: list[Finding]) -> Annotatio
 def load(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_bytes())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise DataError(f"{file} cannot be read as JSON: {error}.") from None
     for key in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(key), list):
@@ -118,7 +120,7 @@ def load(file: Path) -> dict[str, Any]:
     return content
 
 
-def stray_mark(file: Path, number: int, what: str, image: object, category: object) -> Finding:
+def stray_mark(file: Path, number: int, what: str, image: int, category: int) -> Finding:
     value = image if what == "image" else category
     message = f"annotation {number} belongs to {what} {value!r}, which the file does not list; it was left out"
     return Finding(f"unknown {what}", str(file), message)

@@ -107,7 +107,7 @@ class ImageFolder:
 def image_roots(file: Path, images: Path | None) -> list[Path]:
     """Where the images of a label file may be: the given folder, beside the file, or in a folder beside it."""
     if images is not None:
-        return [images, images.parent, file.parent]
+        return list(dict.fromkeys((images, images.parent, file.parent)))
     return [file.parent, *sorted(path for path in file.parent.iterdir() if path.is_dir())]
 
 
@@ -128,8 +128,8 @@ def locate(names: Sequence[str], roots: Iterable[Path], file: Path) -> tuple[Pat
     if not best_hits:
         example = f" (the first is '{names[0]}')" if names else ""
         raise NoImagesError(
-            f"None of the {len(names):,} images that {file} names{example} is in {' or '.join(tried[:3])}; "
-            f"give the folder of the images and this file as its tags."
+            f"None of the {plural(len(names), 'image')} that {file} names{example} is in {' or '.join(tried[:3])}; "
+            "give the folder of the images and this file as its tags."
         )
     return best_root, best_found
 
@@ -296,12 +296,15 @@ def first_problem(findings: list[Finding]) -> str:
 
 
 def counts(labels: np.ndarray) -> str:
-    num_images, num_categories = labels.shape
-    return f"{num_images:,} image{'s' * (num_images != 1)}, {num_categories:,} tag{'s' * (num_categories != 1)}"
+    return f"{plural(len(labels), 'image')}, {plural(labels.shape[1], 'tag')}"
+
+
+def plural(number: int, word: str, plural_word: str = "") -> str:
+    return f"{number:,} {word if number == 1 else plural_word or word + 's'}"
 
 
 def unlisted(rows: list[Row], options: ReadOptions) -> str:
     complete = sum(row.complete for row in rows)
     if options.complete or complete == len(rows):
         return "absent"
-    return f"absent in the {complete:,} images marked complete, else unknown" if complete else "unknown"
+    return f"absent in the {plural(complete, 'image')} marked complete, else unknown" if complete else "unknown"

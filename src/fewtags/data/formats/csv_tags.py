@@ -84,6 +84,8 @@ def find_tag_column(table: Table, options: ReadOptions, taken: set[int | None]) 
     if table.header is None:
         return column_beside_image(table)
     left = [column for column in range(len(table.header)) if column not in taken]
+    if not left:
+        raise UserError(f"{table.file} has no column besides {', '.join(table.header)}; it needs one with the tags.")
     if len(left) == 1:
         return left[0]
     raise UserError(
@@ -122,6 +124,10 @@ def tag_rows(table: Table, columns: Columns, separator: str | None, findings: li
             findings.append(Finding("no image", table.where(line), "the image cell is blank; the row was left out"))
             continue
         listed = split_tags(cell(cells, columns.tags), separator)
+        if any("\n" in tag for tag in listed):
+            message = "a tag runs over several lines (a quotation mark not closed?); the row was left out"
+            findings.append(Finding("malformed row", table.where(line), message))
+            continue
         denied = {tag for tag in listed if tag.startswith("-") or cell(cells, columns.confidence) in ("0", "0.0")}
         absent = {tag.removeprefix("-").strip() for tag in denied} | split_tags(cell(cells, columns.absent), separator)
         yield Row(image, table.where(line), listed - denied, absent - {""}, split=cell(cells, columns.split))

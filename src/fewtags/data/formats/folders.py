@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path, PurePosixPath
 
 from fewtags.data.annotations import Annotations, Finding
-from fewtags.data.formats.common import SPLIT_WORDS, Row, assemble, read_text, walk_images
+from fewtags.data.formats.common import SPLIT_WORDS, Row, assemble, plural, read_text, walk_images
 from fewtags.data.formats.options import ReadOptions
 from fewtags.errors import UserError
 
@@ -62,12 +62,13 @@ def read_folders(path: Path, options: ReadOptions, images: Path | None) -> Annot
     for image in below:
         tag, split = (image.parts[1], image.parts[0]) if with_splits else (image.parts[0], "")
         rows.append(Row(str(same[image]), str(path / image), {tag}, split=split))
+    copies = plural(len(below) - len(set(same.values())), "copy", "copies")
     findings = [
         Finding("no tag", str(path / image), "the image is in no tag's folder; it was left out")
         for image in found
         if len(image.parts) == 1
     ]
-    note = f"Read {path}: one folder per tag, {len(below) - len(set(same.values())):,} copies of an image joined"
+    note = f"Read {path}: one folder per tag, {copies} of an image joined"
     return assemble(
         rows, file=path, roots=[path], options=options, name=folder_name(path), note=note, findings=findings
     )

@@ -53,7 +53,7 @@ def parse_lines(file: Path, text: str, findings: list[Finding]) -> list[tuple[st
             continue
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             findings.append(malformed(f"{file}:{number}", f"is not JSON ({error})"))
             continue
         if isinstance(record, dict):

@@ -83,7 +83,7 @@ def stream_array(file: Path) -> Iterator[Any]:
                 return
             try:
                 item, position = decoder.raw_decode(text, position)
-            except json.JSONDecodeError:
+            except (json.JSONDecodeError, RecursionError):
                 more = stream.read(CHUNK)
                 if not more:
                     raise DataError(f"{file} is cut off or is not valid JSON near its end.") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -30,29 +31,29 @@ def years(path: Path) -> list[Path]:
 
 def read_voc(path: Path, options: ReadOptions, images: Path | None) -> Annotations:
     folder = choose_year(path, options.year)
-    categories = options.category_list() or VOC_CATEGORIES
-    findings: list[Finding] = []
-    names, splits = listed_images(folder)
     root = images or folder / "JPEGImages"
-    image_folder = ImageFolder(root)
-    kept, rows = [], []
-    for number, name in enumerate(names):
-        file = folder / "Annotations" / f"{name}.xml"
+    categories = options.category_list() or VOC_CATEGORIES
+    column = {name: c for c, name in enumerate(categories)}
+    only_difficult = ABSENT if options.difficult == "drop" else UNKNOWN
+    findings: list[Finding] = []
+    image_folder, xml_folder = ImageFolder(root), folder / "Annotations"
+    rows = []
+    for name, split in listed_images(folder):
+        file = xml_folder / f"{name}.xml"
         image = image_folder.find(name)
         if image is None:
             findings.append(missing_image(str(file), name, root))
-        elif (labels := read_xml(file, categories, options.difficult, findings)) is not None:
-            kept.append(number)
-            rows.append((image, labels))
+        elif (seen := read_xml(file, findings)) is not None:
+            rows.append((image, split, label_row(seen, column, only_difficult, file, findings)))
     if not rows:
-        raise DataError(f"{folder} lists {len(names):,} images, and none has both its image file and its XML file.")
-    labels = np.stack([labels for _, labels in rows])
+        raise DataError(f"{folder} lists no image that has both its image file and its XML file.")
+    labels = np.stack([labels for _, _, labels in rows])
     return Annotations(
         root,
-        [image for image, _ in rows],
+        [image for image, _, _ in rows],
         list(categories),
         labels,
-        np.array(splits)[kept],
+        np.array([split for _, split, _ in rows]),
         name=folder.resolve().name.lower(),
         notes=[describe(folder, labels, options)],
         findings=findings,
@@ -71,24 +72,21 @@ def choose_year(path: Path, year: int | None) -> Path:
     raise UserError(f"{path} holds {', '.join(folder.name for folder in folders)}; choose one with year=.")
 
 
-def listed_images(folder: Path) -> tuple[list[str], list[str]]:
-    """Image names and their splits. VOC 2012 has no public test labels, so its val list is the test split."""
+def listed_images(folder: Path) -> Iterator[tuple[str, str]]:
+    """Image names with their splits. VOC 2012 has no public test labels, so its val list is the test split."""
     lists = folder / "ImageSets/Main"
     if "2012" in folder.name or not (lists / "trainval.txt").exists():
         split_lists = {"train": "train.txt", "test": "val.txt"}
     else:
         split_lists = {"train": "trainval.txt", "test": "test.txt"}
-    names: list[str] = []
-    splits: list[str] = []
     for split, file in split_lists.items():
-        listed = read_lines(lists / file) if (lists / file).exists() else []
-        names += [line.split()[0] for line in listed]
-        splits += [split] * len(listed)
-    return names, splits
+        if (lists / file).exists():
+            for line in read_lines(lists / file):
+                yield line.split()[0], split
 
 
-def read_xml(file: Path, categories: list[str], difficult: str, findings: list[Finding]) -> np.ndarray | None:
-    """One image's labels [C]; None, with a finding, when the file cannot be read."""
+def read_xml(file: Path, findings: list[Finding]) -> dict[str, bool] | None:
+    """Object name -> is one of them not `difficult`? None, with a finding, when the file cannot be read."""
     try:
         objects = ElementTree.parse(file).getroot().findall("object")
     except FileNotFoundError:
@@ -98,18 +96,23 @@ def read_xml(file: Path, categories: list[str], difficult: str, findings: list[F
         message = f"the XML cannot be parsed ({error}); the image was left out"
         findings.append(Finding("malformed file", f"{file}:{error.position[0]}", message))
         return None
-    labels = np.full(len(categories), ABSENT, dtype=np.int8)
+    seen: dict[str, bool] = {}
     for thing in objects:
         name = (thing.findtext("name") or "").strip()
-        if name not in categories:
-            message = f"'{name}' is not among the {len(categories)} categories; it was left out"
+        seen[name] = seen.get(name, False) or (thing.findtext("difficult") or "").strip() != "1"
+    return seen
+
+
+def label_row(
+    seen: dict[str, bool], column: dict[str, int], only_difficult: int, file: Path, findings: list[Finding]
+) -> np.ndarray:
+    labels = np.full(len(column), ABSENT, dtype=np.int8)
+    for name, clear in seen.items():
+        if name in column:
+            labels[column[name]] = PRESENT if clear else only_difficult
+        else:
+            message = f"'{name}' is not among the {len(column)} categories; it was left out"
             findings.append(Finding("unknown category", str(file), message))
-            continue
-        column = categories.index(name)
-        if (thing.findtext("difficult") or "0").strip() != "1":
-            labels[column] = PRESENT
-        elif difficult == "ignore" and labels[column] == ABSENT:
-            labels[column] = UNKNOWN
     return labels
 
 
