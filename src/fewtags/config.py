@@ -1,6 +1,6 @@
 """The settings of a run: typed groups, from a YAML file and dotted overrides, and the resolved copy that is stored.
 
-Later wins: general defaults < the method's own settings < its profile < the file < `group.name=value` on the command line.
+Later wins: general defaults < the method's own settings < its profile < the file < `group.name=value` overrides.
 The groups `method` and `head` take the settings of whichever method and head is named in them.
 """
 
@@ -29,7 +29,7 @@ class DataConfig(Settings):
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the reader, such as `data.options.zero=absent` for one-hot files."""
     known: float | Literal["single"] | None = None
-    """For experiments on completely labelled sets: the share of positives that stay known (0.1), or "single" for one an image."""
+    """For experiments on complete labels: the share of positives that stay known, or "single" for one an image."""
     mask_seed: int = 0
     """Which positives stay known; 0 is the paper's draw."""
     val_share: float | None = Field(None, ge=0, lt=1)
@@ -40,9 +40,9 @@ class InputConfig(Settings):
     size: int = Field(224, ge=16)
     """Side of the square image that the backbone sees; 448 in the paper."""
     resize: int | None = None
-    """Side to which images are resized first, without keeping their aspect ratio; by default size * 8/7 (512 for 448)."""
+    """Side to which images are resized first, not keeping their aspect ratio; by default size * 8/7 (512 for 448)."""
     crops: list[int] | None = None
-    """Crop sides, one of them drawn for each training image; by default resize * 1, 7/8, 6/8, 5/8, 4/8 as in the paper."""
+    """Crop sides, one drawn for each training image; by default resize * 1, 7/8, 6/8, 5/8, 4/8 as in the paper."""
     flip: bool = True
     """Mirror half of the training images."""
     keep_in_memory: bool | None = None
@@ -67,7 +67,7 @@ class ModelConfig(Settings):
     stride_in_1x1: bool = False
     """For ResNet weights from Keras or Caffe, whose stride is in the first 1x1 convolution."""
     train_from: str = "auto"
-    """First trainable stage ("layer4" in the paper), "all", or "head" for a frozen backbone; auto: head if pretrained, else all."""
+    """First trainable stage ("layer4" in the paper), "all", or "head" (backbone frozen); auto: head if pretrained."""
     pool: int = Field(1, ge=1)
     """Average pooling of the feature map before the head; 2 in the paper (14x14 to 7x7)."""
     width: int = Field(0, ge=0)
@@ -175,7 +175,9 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
     method = find_method(name)
     profile = str(given.get("method", {}).get("profile", "default"))
     if profile != "default" and profile not in method.profiles:
-        raise UserError(f"Method '{name}' has no profile '{profile}'; it has: {', '.join(['default', *method.profiles])}.")
+        raise UserError(
+            f"Method '{name}' has no profile '{profile}'; {did_you_mean(profile, ['default', *method.profiles])}"
+        )
 
     merged: dict[str, Any] = {}
     for layer in (method.settings, method.profiles.get(profile, {})):
@@ -198,7 +200,7 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
         raise UserError(f"seed should be a whole number, not {merged['seed']!r}.") from None
     return RunConfig(
         head_name=head_name, head=head, method_name=name, profile=profile, method=objective, seed=seed, **parts
-    )  # type: ignore[arg-type]
+    )
 
 
 def validate(kind: type[Settings], values: Mapping[str, Any], group: str) -> Settings:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Sampler
 from fewtags import distributed
 from fewtags.config import InputConfig, TrainConfig
 from fewtags.data.annotations import Annotations
-from fewtags.data.dataset import Collate, ImageDataset
+from fewtags.data.dataset import Collate, ImageDataset, Loaded
 
 KEEP_BYTES = 2 * 1024**3
 
@@ -44,7 +44,22 @@ class EpochBatches(Sampler[list[tuple[int, int]]]):
             yield [(self.epoch, int(row)) for row in share]
 
 
-def make_loader(
+class ImageBatches:
+    """Batches read from image files; `epoch(number, from_step)` gives them as Loaded."""
+
+    def __init__(self, loader: DataLoader, sampler: EpochBatches):
+        self.loader, self.sampler = loader, sampler
+
+    @property
+    def num_steps(self) -> int:
+        return self.sampler.num_batches
+
+    def epoch(self, number: int = 0, from_step: int = 0) -> Iterator[Loaded]:
+        self.sampler.start(number, from_step)
+        return iter(self.loader)
+
+
+def image_batches(
     annotations: Annotations,
     input_config: InputConfig,
     train_config: TrainConfig,
@@ -52,8 +67,7 @@ def make_loader(
     augment: bool,
     seed: int = 0,
     on_gpu: bool = False,
-    batch_size: int | None = None,
-) -> tuple[DataLoader, EpochBatches]:
+) -> ImageBatches:
     keep = input_config.keep_in_memory
     if keep is None:
         side = input_config.first_side if augment else input_config.size
@@ -62,13 +76,13 @@ def make_loader(
     if workers is None:
         workers = 0 if keep else min(8, os.cpu_count() or 1)
     dataset = ImageDataset(annotations, input_config, augment=augment, seed=seed, keep=keep)
-    batches = EpochBatches(len(annotations), batch_size or train_config.batch_size, shuffle=augment, seed=seed)
-    loader = DataLoader(
+    sampler = EpochBatches(len(annotations), train_config.batch_size, shuffle=augment, seed=seed)
+    loader: DataLoader = DataLoader(
         dataset,
-        batch_sampler=batches,
+        batch_sampler=sampler,
         collate_fn=Collate(torch.from_numpy(annotations.labels)),
         num_workers=workers,
         persistent_workers=workers > 0,
         pin_memory=on_gpu,
     )
-    return loader, batches
+    return ImageBatches(loader, sampler)

@@ -27,7 +27,9 @@ class RunData:
 
 def prepare_data(config: DataConfig, seed: int = 0) -> RunData:
     if not config.source:
-        raise UserError("No data was given; name a folder or file, for example `fewtags train photos/ --tags tags.csv`.")
+        raise UserError(
+            "No data was given; name a folder or file, for example `fewtags train photos/ --tags tags.csv`."
+        )
     annotations = read_annotations(config.source, tags=config.tags, format=config.format, **config.options)
     return split_data(annotations, config, seed)
 
@@ -35,7 +37,9 @@ def prepare_data(config: DataConfig, seed: int = 0) -> RunData:
 def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> RunData:
     train, val, test = (annotations.split(name) for name in ("train", "val", "test"))
     if not len(train):
-        raise DataError(f"{annotations.name} has no training images ({len(val)} for validation, {len(test)} for testing).")
+        raise DataError(
+            f"{annotations.name} has no training images ({len(val)} for validation, {len(test)} for testing)."
+        )
     sentences = list(annotations.notes)
     observed, truth = observe(train, config)
     share = config.val_share
@@ -77,7 +81,7 @@ def describe_labels(train: Annotations) -> str:
     absent = int((train.labels == ABSENT).sum())
     without = int((train.known_positives == 0).sum())
     text = (
-        f"Training on {len(train):,} images with {len(train.categories)} categories: {known:,} tags known present "
+        f"Training on {len(train):,} images with {len(train.categories)} categories: {known:,} tags known "
         f"({known / len(train):.2f} an image), {absent:,} known absent, {train.unknown_share:.1%} of all labels unknown."
     )
     return text + (f" {without} categories have no known image and cannot be learned." if without else "")
@@ -92,7 +96,7 @@ def partial_warning(name: str, part: Annotations) -> str:
 
 
 def measurable(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """Truth [N, C] and the mask of entries that count. Without a single known absence, unknown has to count as absent."""
+    """Truth [N, C] and the mask of entries that count. Without any known absence, unknown has to count as absent."""
     truth = labels == PRESENT
     if (labels != UNKNOWN).all() or not (labels == ABSENT).any():
         return truth, None

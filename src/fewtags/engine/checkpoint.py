@@ -1,4 +1,4 @@
-"""One checkpoint: written beside and then renamed, so that it is whole or absent; read without executing pickled code."""
+"""One checkpoint: written beside and then renamed, so it is whole or absent; read without executing pickled code."""
 
 from __future__ import annotations
 

@@ -15,12 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from fewtags.settings import Settings
+
+if TYPE_CHECKING:
+    from fewtags.models.classifier import Classifier
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,7 @@ class Objective(nn.Module):
 class Learner(nn.Module):
     """Model and objective as one module, so that wrapping, moving and saving need no special cases."""
 
-    def __init__(self, model: nn.Module, objective: Objective):
+    def __init__(self, model: Classifier, objective: Objective):
         super().__init__()
         self.model = model
         self.objective = objective

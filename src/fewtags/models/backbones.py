@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import timm
 import torch
@@ -26,7 +27,9 @@ class Backbone(nn.Module):
     pixel_mean: Tensor
     pixel_std: Tensor
 
-    def __init__(self, stages: dict[str, nn.Module], num_channels: int, mean: tuple[float, ...], std: tuple[float, ...]):
+    def __init__(
+        self, stages: dict[str, nn.Module], num_channels: int, mean: tuple[float, ...], std: tuple[float, ...]
+    ):
         super().__init__()
         self.stages = nn.ModuleDict({name.replace(".", "_"): stage for name, stage in stages.items()})
         self.stage_names = list(stages)
@@ -84,8 +87,13 @@ def create_backbone(
         move_stride_to_1x1(model, name)
     if weights is not None:
         load_weights(model, Path(weights))
-    config = model.pretrained_cfg
-    return Backbone(stages_of(model), model.num_features, tuple(config["mean"]), tuple(config["std"]))
+    config: Any = model.pretrained_cfg
+    return Backbone(stages_of(model), num_features(model), tuple(config["mean"]), tuple(config["std"]))
+
+
+def num_features(model: Any) -> int:
+    """Channels of the feature map, before timm's own pooling and classifier."""
+    return int(model.num_features)
 
 
 def _similar_backbones(name: str) -> str:
@@ -107,11 +115,15 @@ def _create(name: str, pretrained: bool) -> nn.Module:
 
 
 def load_weights(model: nn.Module, file: Path) -> None:
-    """Load a .safetensors file, or a .pth/.pt/.bin state dict (read without executing pickled code), with timm's names."""
+    """Load a .safetensors file or a state dict (read without executing pickled code) with timm's names."""
     if not file.is_file():
         raise UserError(f"The weights file {file} does not exist.")
     try:
-        state = load_file(file) if file.suffix == ".safetensors" else torch.load(file, map_location="cpu", weights_only=True)
+        state = (
+            load_file(file)
+            if file.suffix == ".safetensors"
+            else torch.load(file, map_location="cpu", weights_only=True)
+        )
     except Exception as error:
         raise UserError(f"{file} is not a readable weights file: {str(error).splitlines()[0][:200]}") from error
     state = state.get("state_dict", state) if isinstance(state, dict) else state
@@ -125,7 +137,9 @@ def load_weights(model: nn.Module, file: Path) -> None:
     wrong = [key for key in own if key in state and state[key].shape != own[key].shape]
     if missing or wrong:
         key, what = (missing[0], "lacks") if missing else (wrong[0], "has another shape for")
-        raise UserError(f"{file} does not fit the backbone: it {what} '{key}' ({len(missing) + len(wrong)} such tensors).")
+        raise UserError(
+            f"{file} does not fit the backbone: it {what} '{key}' ({len(missing) + len(wrong)} such tensors)."
+        )
     model.load_state_dict({key: state[key] for key in own}, strict=False)
 
 
@@ -134,7 +148,11 @@ def move_stride_to_1x1(model: nn.Module, name: str) -> None:
     moved = 0
     for block in model.modules():
         conv1, conv2 = getattr(block, "conv1", None), getattr(block, "conv2", None)
-        if isinstance(conv1, nn.Conv2d) and isinstance(conv2, nn.Conv2d) and conv1.kernel_size == (1, 1) != conv2.stride:
+        if (
+            isinstance(conv1, nn.Conv2d)
+            and isinstance(conv2, nn.Conv2d)
+            and conv1.kernel_size == (1, 1) != conv2.stride
+        ):
             conv1.stride, conv2.stride = conv2.stride, (1, 1)
             moved += 1
     if not moved:
@@ -144,7 +162,7 @@ def move_stride_to_1x1(model: nn.Module, name: str) -> None:
 class _Features(nn.Module):
     """A model whose stages cannot be told apart, as one stage; tokens are laid out as a map."""
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: Any):
         super().__init__()
         self.model = model
 
@@ -177,7 +195,7 @@ def stages_of(model: nn.Module) -> dict[str, nn.Module]:
 
 
 @torch.no_grad()
-def _is_chain(model: nn.Module, chain: dict[str, nn.Module]) -> bool:
+def _is_chain(model: Any, chain: dict[str, nn.Module]) -> bool:
     with _in_eval(model), contextlib.suppress(RuntimeError, TypeError, AssertionError, NotImplementedError):
         image = maps = torch.rand(1, 3, 64, 64)
         expected = model.forward_features(image)

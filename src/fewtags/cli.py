@@ -1,0 +1,266 @@
+"""The command line: one function per command that parses options, calls the library and prints.
+
+torch and everything else that is slow to load is imported inside the commands, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fewtags.errors import UserError
+
+if TYPE_CHECKING:
+    from fewtags.engine.training import RunResult
+
+app = typer.Typer(
+    name="fewtags",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train a multi-label image tagger when only a few of the tags are known.\n\n"
+    "Tags that are not written down are *unknown*, not absent. Start with `fewtags demo`, or with your own images: "
+    "`fewtags check photos/ --tags tags.csv`, then `fewtags train photos/ --tags tags.csv`.",
+)
+
+Tags = Annotated[Path | None, typer.Option(help="File with the tags, if DATA is a plain folder of images.")]
+Format = Annotated[str, typer.Option(help="Layout: auto, voc, coco, vg, csv, onehot, jsonl, sidecar or folders.")]
+Option = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", help="Option of the reader, for example -o zero=absent."),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while working.")]
+
+
+def main() -> None:
+    """Run a command; a mistake that the user can fix is printed as one sentence with its exit code."""
+    try:
+        app(standalone_mode=False)
+    except UserError as error:
+        _stop(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _stop("Interrupted.", 130)
+    except BrokenPipeError:
+        sys.exit(0)
+    except Exception as error:
+        if not hasattr(error, "exit_code"):
+            raise  # our bug: keep the traceback
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        _stop(message, int(error.exit_code))
+
+
+def _stop(message: str, code: int) -> None:
+    if message:
+        print(f"fewtags: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the pictures, the runs and the page.")] = Path(
+        "demo-run"
+    ),
+    methods: Annotated[str, typer.Option(help="Methods to compare, with commas between.")] = "",
+    all_methods: Annotated[bool, typer.Option("--all-methods", help="Compare every method; takes longer.")] = False,
+    known: Annotated[float, typer.Option(help="Share of the true tags that training may see.")] = 0.15,
+    seed: Annotated[int, typer.Option(help="Another seed draws other pictures.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="Few pictures and epochs: only shows that it runs.")] = False,
+) -> None:
+    """Draw pictures, hide most of their tags, train, and show what was found. Needs no data and no network."""
+    from fewtags.demo import run_demo
+
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    run_demo(folder, methods=names, all_methods=all_methods, known=known, seed=seed, quick=quick)
+
+
+@app.command()
+def check(
+    data: Annotated[Path, typer.Argument(help="Folder or file with images and tags.")],
+    tags: Tags = None,
+    format: Format = "auto",
+    option: Option = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Audit a dataset before training: every unreadable, missing or doubled image, odd labels, counts per category.
+
+    Ends with exit code 3 when training would fail.
+    """
+    from fewtags.data.audit import audit
+    from fewtags.data.formats import read_annotations
+    from fewtags.ticker import ticking
+
+    annotations = read_annotations(data, tags=tags, format=format, **_reader_options(option))
+    with ticking("Reading images", len(annotations)) as ticker:
+        result = audit(annotations, progress=ticker.step)
+    print(result.to_json() if json else result.render())
+    if result.fatal:
+        raise typer.Exit(3)
+
+
+@app.command(context_settings={"ignore_unknown_options": False})
+def train(
+    data: Annotated[
+        str | None, typer.Argument(help="Folder or file with images and tags, or a YAML file with settings.")
+    ] = None,
+    settings: Annotated[list[str] | None, typer.Argument(help="Settings as group.name=value.")] = None,
+    tags: Tags = None,
+    format: Format = "auto",
+    method: Annotated[str | None, typer.Option(help="One of `fewtags methods`.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Profile of the method, e.g. paper.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Any timm model name.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Local file with the backbone's weights.")] = None,
+    known: Annotated[float | None, typer.Option(help="For experiments: the share of positives to keep.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Times to go through the images.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random but the hidden labels.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/DATE-METHOD).")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Folder of a stopped run to go on with.")] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard files (extra: tracking).")
+    ] = False,
+    print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved settings and stop.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a tagger. Unknown tags are handled by the chosen method, never silently taken as absent.
+
+    `fewtags train photos/ --tags tags.csv` is enough to start. Any setting can be given as `group.name=value`:
+    `fewtags train voc.yaml method=asl method.gamma_neg=2 train.lr=1e-4`. Ctrl-C saves; `--resume RUN` goes on exactly.
+    """
+    if resume is not None:
+        if data is not None or settings:
+            raise UserError("--resume goes on with the settings of the stopped run; give it nothing else.")
+        from fewtags.engine.record import load_run_config
+        from fewtags.engine.training import train as train_run
+
+        _print_result(train_run(load_run_config(resume), resume, resume=True, quiet=quiet, tensorboard=tensorboard))
+        return
+    from fewtags.config import load_config
+
+    file, overrides = None, list(settings or [])
+    values: dict[str, Any] = {}
+    if data is not None and data.endswith((".yaml", ".yml")):
+        file = data
+    elif data is not None and "=" in data and not Path(data).exists():
+        overrides.insert(0, data)
+    elif data is not None:
+        values["data"] = {"source": data}
+    shortcuts = {
+        "data.tags": tags, "method.name": method, "method.profile": profile, "model.backbone": backbone,
+        "model.weights": weights, "data.known": known, "train.epochs": epochs, "seed": seed, "train.device": device,
+        "data.format": None if format == "auto" else format,
+    }  # fmt: skip
+    given = [f"{name}={value}" for name, value in shortcuts.items() if value is not None]
+    config = load_config(file, [*given, *overrides], **values)
+    if print_config:
+        print(config.to_yaml(), end="")
+        return
+    folder = out or new_run_folder(config.method_name)
+    if (folder / "config.yaml").exists():
+        raise UserError(f"{folder} holds a run already; choose another --out, or go on with --resume {folder}")
+    from fewtags.engine.training import train as train_run
+
+    _print_result(train_run(config, folder, quiet=quiet, tensorboard=tensorboard))
+
+
+def new_run_folder(method: str) -> Path:
+    from datetime import datetime
+
+    start = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{method}"
+    numbered = (start.with_name(f"{start.name}-{number}") for number in range(2, 1000))
+    return start if not start.exists() else next(folder for folder in numbered if not folder.exists())
+
+
+def _print_result(result: RunResult) -> None:
+    from fewtags.engine.training import in_words
+
+    if result.last is not None:
+        print(f"{result.split} after the last epoch: {in_words(result.last)}")
+    print(result.folder)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a saved tagger.")],
+    data: Annotated[Path | None, typer.Argument(help="Other data to measure on (default: the run's own).")] = None,
+    tags: Tags = None,
+    format: Format = "auto",
+    option: Option = None,
+    split: Annotated[str, typer.Option(help="train, val, test or all.")] = "test",
+    threshold: Annotated[str, typer.Option(help="A number, or 'saved' for the model's own.")] = "0.5",
+    per_category: Annotated[bool, typer.Option("--per-category", help="List every category's AP.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Measure a trained model: mAP (plain and VOC-2012), OP/OR/OF1, CP/CR/CF1, by threshold and by top 3."""
+    from fewtags.measuring import evaluate_saved, render_scores, scores_json
+
+    options = _reader_options(option)
+    scores, categories, warnings = evaluate_saved(run, data, tags, format, options, split, threshold, device)
+    for warning in warnings:
+        print(f"fewtags: {warning}", file=sys.stderr)
+    print(scores_json(scores, categories) if json else render_scores(scores, categories, per_category))
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a saved tagger.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files and folders of images.")],
+    out: Annotated[Path | None, typer.Option(help="A .csv or .jsonl file (default: CSV on standard output).")] = None,
+    threshold: Annotated[float | None, typer.Option(min=0, max=1, help="Default: the model's own.")] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Give at most this many tags an image.")] = None,
+    all_scores: Annotated[bool, typer.Option("--all-scores", help="Write the probability of every category.")] = False,
+    batch_size: Annotated[int, typer.Option(min=1)] = 32,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Tag images with a trained model. Written as it goes; an unreadable image gets a row that says so."""
+    from fewtags.inference import write_predictions
+
+    failed = write_predictions(
+        run,
+        images,
+        out,
+        threshold=threshold,
+        top=top,
+        all_scores=all_scores,
+        batch_size=batch_size,
+        device=device,
+        quiet=quiet,
+    )
+    if failed:
+        print(f"fewtags: {failed} images could not be read; their rows say why.", file=sys.stderr)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Explain this one: settings, profiles, how to cite it.")] = None,
+) -> None:
+    """List the methods, or explain one."""
+    from fewtags.describing import describe_method, list_table
+
+    print(list_table() if name is None else describe_method(name))
+
+
+@app.command()
+def doctor() -> None:
+    """Show versions, devices and extras: what to paste into a bug report."""
+    from fewtags.describing import describe_installation
+
+    print(describe_installation())
+
+
+def _reader_options(pairs: list[str] | None) -> dict[str, Any]:
+    import yaml
+
+    options = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UserError(f"--option {pair} should be name=value, for example -o zero=absent.")
+        options[name] = yaml.safe_load(value)
+    return options

@@ -1,0 +1,75 @@
+"""What `fewtags methods` and `fewtags doctor` print."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import textwrap
+from typing import Any
+
+from fewtags.methods import METHODS, find_method
+
+EXTRAS = {"tracking": "tensorboard"}
+CORE = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic", "typer")
+
+
+def list_table() -> str:
+    width = max(map(len, METHODS))
+    lines = [f"{name:{width}}  {method.head:9}  {method.sentence}" for name, method in METHODS.items()]
+    return "\n".join([f"{'method':{width}}  {'head':9}", *lines, "", "`fewtags methods NAME` explains one."])
+
+
+def describe_method(name: str) -> str:
+    from fewtags.methods import objective_class
+    from fewtags.models.heads import head_class
+
+    method = find_method(name)
+    lines = [f"{method.name}: {method.title}", method.venue, "", textwrap.fill(method.sentence, 100), ""]
+    lines += ["Settings (method.NAME=VALUE)", *_settings(objective_class(name).Config, method.settings, "method")]
+    lines += ["", f"Head: {method.head} (head.NAME=VALUE)"]
+    lines += _settings(head_class(method.head).Config, method.settings, "head")
+    others = {k: v for k, v in method.settings.items() if not k.startswith(("method.", "head."))}
+    if others:
+        lines += ["", "Other settings it changes by default"] + [f"  {k} = {v}" for k, v in others.items()]
+    for profile, changes in method.profiles.items():
+        note = method.profile_notes.get(profile, "")
+        lines += ["", f"Profile {profile} (--profile {profile}){': ' + note if note else ''}"]
+        lines += [f"  {key} = {value}" for key, value in changes.items()]
+    return "\n".join([*lines, "", method.bibtex]).rstrip()
+
+
+def _settings(kind: Any, changed: Any, group: str) -> list[str]:
+    lines = []
+    for name, field in kind.model_fields.items():
+        default = changed.get(f"{group}.{name}", field.default)
+        text = f"  {name} = {default}"
+        lines.append(f"{text:32}{' '.join((field.description or '').split())}".rstrip())
+    return lines or ["  none"]
+
+
+def describe_installation() -> str:
+    import torch
+
+    import fewtags
+
+    lines = [f"fewtags {fewtags.__version__}", f"Python {platform.python_version()} on {platform.platform()}"]
+    lines += [f"{name} {_version(name) or 'missing'}" for name in CORE]
+    gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
+    lines.append(f"CUDA: {', '.join(gpus) or 'no device'}; Apple GPU: {_yes(torch.backends.mps.is_available())}")
+    lines.append(f"CPU: {os.cpu_count()} cores, {torch.get_num_threads()} threads for torch")
+    for extra, package in EXTRAS.items():
+        version = _version(package)
+        lines.append(f"extra '{extra}': {version or f'not installed (pip install fewtags[{extra}])'}")
+    return "\n".join(lines)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,0 +1,85 @@
+"""Predict with the model alone (never the objective), every image once, and measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fewtags import distributed
+from fewtags.data.annotations import Annotations
+from fewtags.data.dataset import Loaded
+from fewtags.data.prepare import measurable
+from fewtags.errors import RunFailed
+from fewtags.metrics import Scores, evaluate_scores
+
+
+class Batches(Protocol):
+    """Where batches come from: image files (`ImageBatches`) or a cache of feature maps."""
+
+    @property
+    def num_steps(self) -> int: ...
+
+    def epoch(self, number: int = 0, from_step: int = 0) -> Iterator[Loaded]: ...
+
+
+@dataclass(frozen=True)
+class Predictions:
+    probabilities: np.ndarray  # [N, C] float32; rows of unreadable images are NaN
+    broken: dict[int, str]  # row -> what was wrong with its file
+
+    @property
+    def read(self) -> np.ndarray:
+        return ~np.isnan(self.probabilities).any(1)
+
+
+@torch.inference_mode()
+def predict(
+    model: nn.Module,
+    batches: Batches,
+    shape: tuple[int, int],
+    device: torch.device,
+    autocast: Callable[[], AbstractContextManager] = nullcontext,
+    on_step: Callable[[], None] = lambda: None,
+) -> Predictions:
+    """Probabilities of `shape` [N, C]; under several processes each predicts its share and all get the whole."""
+    was_training = model.training
+    model.eval()
+    logits = [torch.zeros(0, shape[1], device=device)]
+    index = [torch.zeros(0, dtype=torch.long, device=device)]
+    broken: dict[int, str] = {}
+    for loaded in batches.epoch():
+        broken.update(loaded.broken)
+        if loaded.batch is not None:
+            batch = loaded.batch.to(device)
+            with autocast():
+                logits.append(model(batch.images).logits.float())
+            index.append(batch.index)
+        on_step()
+    model.train(was_training)
+    return _assemble(torch.cat(logits), torch.cat(index), broken, shape)
+
+
+def _assemble(logits: Tensor, index: Tensor, broken: dict[int, str], shape: tuple[int, int]) -> Predictions:
+    logits = distributed.gather_rows(logits)
+    rows = distributed.gather_rows(index).cpu().numpy()
+    counts = np.bincount(rows, minlength=shape[0])
+    num_broken = int(distributed.sum_across_ranks(torch.tensor(len(broken), device=logits.device)))
+    if counts.max(initial=0) > 1 or (counts == 0).sum() != num_broken:
+        raise RunFailed(
+            f"Evaluation saw {len(rows)} of {shape[0]} images ({num_broken} unreadable); please report this."
+        )
+    probabilities = np.full(shape, np.nan, dtype=np.float32)
+    probabilities[rows] = logits.sigmoid().cpu().numpy()
+    return Predictions(probabilities, broken)
+
+
+def measure(predictions: Predictions, annotations: Annotations, threshold: float | np.ndarray = 0.5) -> Scores:
+    """Scores over the readable images and, where labels are partial, over the known ones (see `measurable`)."""
+    truth, mask = measurable(annotations.labels[predictions.read])
+    return evaluate_scores(predictions.probabilities[predictions.read], truth, mask=mask, threshold=threshold)

@@ -1,0 +1,163 @@
+"""Everything one run consists of, built from its settings."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from timm.utils import ModelEmaV3
+from torch import nn
+
+from fewtags import distributed
+from fewtags.config import RunConfig
+from fewtags.data.loaders import image_batches
+from fewtags.data.prepare import RunData
+from fewtags.engine.evaluation import Batches, Predictions
+from fewtags.engine.run_log import RunLog
+from fewtags.errors import UserError
+from fewtags.methods import objective_class
+from fewtags.methods.base import Learner, Problem, Progress
+from fewtags.metrics import Scores
+from fewtags.models.build import build_classifier, make_problem
+from fewtags.models.classifier import Classifier
+
+
+@dataclass(frozen=True)
+class Measured:
+    scores: Scores
+    predictions: Predictions
+
+
+@dataclass
+class Run:
+    """Everything one run consists of."""
+
+    config: RunConfig
+    folder: Path
+    data: RunData
+    problem: Problem
+    device: torch.device
+    learner: Learner
+    wrapped: nn.Module  # the learner as it is called: compiled or spread over processes
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    ema: ModelEmaV3 | None
+    train_batches: Batches
+    log: RunLog
+    eval_batches: dict[str, Batches] = field(default_factory=dict)
+    latest: dict[str, Measured] = field(default_factory=dict)  # by split, of the epoch just ended
+    epoch: int = 0  # the next step to take, also after a resume
+    step: int = 0
+    totals: dict[str, float] = field(default_factory=dict)  # of the epoch under way
+    best: dict[str, Any] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)  # image files that could not be read
+    seconds: float = 0.0  # spent training, over all sessions
+
+    @property
+    def model(self) -> Classifier:
+        """The model that is evaluated and exported."""
+        return self.ema.module if self.ema is not None else self.learner.model
+
+    def autocast(self) -> AbstractContextManager:
+        kind = precision_of(self.config.train.precision, self.device)
+        return nullcontext() if kind is None else torch.autocast(self.device.type, dtype=kind)
+
+    def progress(self, step: int | None = None) -> Progress:
+        return Progress(
+            self.epoch, self.config.train.epochs, self.step if step is None else step, self.train_batches.num_steps
+        )
+
+
+def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.device, log: RunLog) -> Run:
+    torch.manual_seed(config.seed)
+    problem = make_problem(config, data.train.categories, data.train.labels, data.train.name)
+    learner = build_learner(config, problem).to(device)
+    if config.train.channels_last and device.type != "mps":
+        learner.to(memory_format=torch.channels_last)
+    half = precision_of(config.train.precision, device) == torch.float16
+    return Run(
+        config=config,
+        folder=folder,
+        data=data,
+        problem=problem,
+        device=device,
+        learner=learner,
+        wrapped=wrap(learner, config, device),
+        optimizer=build_optimizer(learner, config),
+        scaler=torch.amp.GradScaler(device.type, enabled=half),
+        ema=ModelEmaV3(learner.model, decay=config.train.ema) if config.train.ema else None,
+        train_batches=image_batches(
+            data.train, config.input, config.train, augment=True, seed=config.seed, on_gpu=device.type == "cuda"
+        ),
+        log=log,
+    )
+
+
+def build_learner(config: RunConfig, problem: Problem) -> Learner:
+    model = build_classifier(config, problem)
+    kind = objective_class(config.method_name)
+    if kind.needs_features and model.head.feature_dim is None:
+        raise UserError(
+            f"Method '{config.method_name}' needs category features, and head '{config.head_name}' gives none; "
+            "use head=decoupled or head=graph."
+        )
+    return Learner(model, kind(config.method, problem, model.head.feature_dim))
+
+
+def wrap(learner: Learner, config: RunConfig, device: torch.device) -> nn.Module:
+    wrapped: nn.Module = learner
+    if distributed.world_size() > 1:
+        from torch.nn.parallel import DistributedDataParallel
+
+        # Method state is reduced before it is written, so buffers need not be sent from rank 0 on each forward.
+        wrapped = DistributedDataParallel(learner, broadcast_buffers=False, find_unused_parameters=True)
+    if config.train.compile:
+        learner.model.compile()
+    return wrapped
+
+
+def build_optimizer(learner: Learner, config: RunConfig) -> torch.optim.Optimizer:
+    """Adam or AdamW; every group knows its base learning rate, which the schedule multiplies."""
+    train = config.train
+    backbone = [p for p in learner.model.backbone.parameters() if p.requires_grad]
+    in_backbone = {id(p) for p in backbone}
+    head = [p for p in learner.model.parameters() if p.requires_grad and id(p) not in in_backbone]
+    groups: list[dict[str, Any]] = []
+    for params, scale in ((backbone, 1.0), (head, train.head_lr_scale)):
+        groups += split_decay(params, train.lr * scale, train.weight_decay, train.decay_all)
+    for group in learner.objective.parameter_groups():
+        scale = train.head_lr_scale * group.get("lr_scale", 1.0)
+        decay = group.get("weight_decay", train.weight_decay)
+        groups += split_decay(group["params"], train.lr * scale, decay, train.decay_all)
+    kind = torch.optim.AdamW if train.optimizer == "adamw" else torch.optim.Adam
+    return kind([group for group in groups if group["params"]])
+
+
+def split_decay(params: list[nn.Parameter], lr: float, weight_decay: float, decay_all: bool) -> list[dict[str, Any]]:
+    """Matrices decay; biases and normalisation weights do so only where all shall."""
+    decayed = [p for p in params if p.ndim > 1 or decay_all]
+    plain = [p for p in params if not (p.ndim > 1 or decay_all)]
+    return [
+        {"params": decayed, "lr": lr, "base_lr": lr, "weight_decay": weight_decay},
+        {"params": plain, "lr": lr, "base_lr": lr, "weight_decay": 0.0},
+    ]
+
+
+def choose_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"train.device={name}, but torch sees no CUDA device; `fewtags doctor` tells more.")
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise UserError("train.device=mps, but this is not a Mac with an Apple GPU.")
+    return torch.device(name)
+
+
+def precision_of(name: str, device: torch.device) -> torch.dtype | None:
+    """The autocast type, or None for plain float32."""
+    if name == "auto":
+        name = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    return {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[name]

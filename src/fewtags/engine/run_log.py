@@ -1,0 +1,88 @@
+"""What a run says: `metrics.jsonl` always, a progress bar on a terminal, plain lines elsewhere, TensorBoard if asked.
+
+Results go to standard output; progress and warnings go to standard error. Only the main process writes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fewtags import distributed
+from fewtags.errors import MissingExtra
+from fewtags.ticker import Ticker, ticking
+
+
+class RunLog:
+    """The written record of one run. Rows of epochs that a resumed run will repeat are dropped first."""
+
+    def __init__(self, folder: Path, first_epoch: int = 0, quiet: bool = False, tensorboard: bool = False):
+        self.file = folder / "metrics.jsonl"
+        self.main = distributed.is_main()
+        self.quiet = quiet or not self.main
+        self.console = Console(stderr=True, soft_wrap=True)
+        self.board = _summary_writer(folder) if tensorboard and self.main else None
+        if self.main:
+            folder.mkdir(parents=True, exist_ok=True)
+            kept = [row for row in read_rows(self.file) if row["epoch"] <= first_epoch]
+            self.file.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+
+    def row(self, kind: str, epoch: int, values: Mapping[str, Any]) -> None:
+        """One JSON line. `epoch` counts from 1 here, as for people."""
+        if not self.main:
+            return
+        with self.file.open("a", encoding="utf-8") as out:
+            out.write(json.dumps({"kind": kind, "epoch": epoch, **_plain(values)}) + "\n")
+        if self.board is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float) and math.isfinite(value):
+                    self.board.add_scalar(f"{values.get('split', kind)}/{name}", value, epoch)
+            self.board.flush()
+
+    def say(self, text: str) -> None:
+        if not self.quiet:
+            self.console.print(text, highlight=False, markup=False)
+
+    def warn(self, text: str) -> None:
+        if self.main:
+            self.console.print(text, style="yellow", highlight=False, markup=False)
+
+    def ticking(self, title: str, total: int) -> AbstractContextManager[Ticker]:
+        return ticking(title, total, self.console, self.quiet)
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl; a last line cut off by a crash is ignored."""
+    rows = []
+    if file.is_file():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+    return rows
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN: a number that is not finite becomes null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, list):
+            return [plain(inner) for inner in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return {key: plain(value) for key, value in values.items()}
+
+
+def _summary_writer(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtra("TensorBoard logging", "tracking") from None
+    return SummaryWriter(str(folder / "tensorboard"))

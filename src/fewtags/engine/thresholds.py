@@ -1,0 +1,39 @@
+"""From which probability on a tag is given, per category."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def choose_thresholds(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """[C] thresholds from held-out images: by F1 where their labels are complete, else from the known positives alone.
+
+    Without known absences F1 cannot be measured. But if which positives are known is chance, a classifier that was
+    trained with unknown as absent gives c * P(present), with c its mean output on positives (Elkan and Noto, KDD
+    2008), and c / 2 is where P(present) is one half.
+    """
+    if (labels == 0).any():
+        return known_positive_thresholds(probabilities, labels)
+    return f1_thresholds(probabilities, labels == 1)
+
+
+def f1_thresholds(probabilities: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """[C] the threshold of best F1; 0.5 for a category without positives."""
+    order = np.argsort(-probabilities, axis=0, kind="stable")
+    ranked = np.take_along_axis(probabilities, order, axis=0)
+    hits = np.take_along_axis(truth, order, axis=0).cumsum(0)
+    f1 = 2 * hits / (np.arange(1, len(truth) + 1)[:, None] + truth.sum(0))
+    best = f1.argmax(0)
+    lowest_taken = ranked[best, np.arange(truth.shape[1])]
+    next_below = ranked[np.minimum(best + 1, len(truth) - 1), np.arange(truth.shape[1])]
+    return np.where(truth.any(0), (lowest_taken + next_below) / 2, 0.5)
+
+
+def known_positive_thresholds(probabilities: np.ndarray, labels: np.ndarray, strength: float = 5.0) -> np.ndarray:
+    """[C] half the mean probability of known positives, drawn to the mean over categories where there are few."""
+    known = labels == 1
+    if not known.any():
+        return np.full(labels.shape[1], 0.5)
+    overall = probabilities[known].mean()
+    mean = ((probabilities * known).sum(0) + strength * overall) / (known.sum(0) + strength)
+    return np.minimum(mean / 2, 0.5)

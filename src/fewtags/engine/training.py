@@ -1,0 +1,328 @@
+"""A run from settings to result: train epoch by epoch, evaluate, keep checkpoints, export the model."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewtags import distributed
+from fewtags.config import RunConfig
+from fewtags.data.annotations import Annotations
+from fewtags.data.loaders import image_batches
+from fewtags.data.prepare import RunData, prepare_data
+from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
+from fewtags.engine.evaluation import measure, predict
+from fewtags.engine.record import describe, restore, save_run, write_json, write_record
+from fewtags.engine.run import Measured, Run, build_run, choose_device
+from fewtags.engine.run_log import RunLog
+from fewtags.engine.schedule import lr_factor
+from fewtags.engine.thresholds import choose_thresholds
+from fewtags.errors import Interrupted, RunFailed
+from fewtags.methods.base import Batch, Progress, StepResult
+from fewtags.metrics import Scores
+from fewtags.models.build import save_model
+from fewtags.ticker import duration
+
+
+@dataclass(frozen=True)
+class RunResult:
+    folder: Path
+    last: Scores | None  # of the last epoch, on the test split or else on validation
+    best: dict[str, Any]  # of the best epoch on the split that was evaluated each epoch
+    split: str | None
+
+
+# --- the whole run ---
+
+
+def train(
+    config: RunConfig,
+    folder: Path,
+    *,
+    data: RunData | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    tensorboard: bool = False,
+) -> RunResult:
+    """Train as `config` says and leave everything in `folder`. With `resume`, go on from its last checkpoint."""
+    device = choose_device(config.train.device)
+    distributed.start(device.type)
+    checkpoint = load_checkpoint(folder / "checkpoints" / "last.pt") if resume else None
+    if data is None:
+        data = prepare_data(config.data, config.seed)
+    log = RunLog(folder, checkpoint["epoch"] if checkpoint else 0, quiet, tensorboard)
+    run = build_run(config, folder, data, device, log)
+    if checkpoint is not None:
+        restore(run, checkpoint)
+        log.say(f"Going on at epoch {run.epoch + 1}, step {run.step + 1}.")
+    else:
+        describe(run)
+        write_record(run)
+    with stop_signals() as stop:
+        while run.epoch < config.train.epochs:
+            train_one_epoch(run, stop)
+            finish_epoch(run)
+    return finish_run(run)
+
+
+# --- one epoch ---
+
+
+def train_one_epoch(run: Run, stop: Callable[[], bool]) -> None:
+    started = time.monotonic()
+    run.learner.train()
+    if run.step == 0:
+        run.totals = {}
+        run.learner.objective.start_epoch(run.progress())
+    title = f"Epoch {run.epoch + 1}/{run.config.train.epochs}"
+    num_steps = run.train_batches.num_steps
+    with run.log.ticking(title, num_steps - run.step) as ticker:
+        for loaded in run.train_batches.epoch(run.epoch, run.step):
+            report_broken(run, loaded.broken, run.data.train)
+            if loaded.batch is not None:
+                result = train_step(run, loaded.batch.to(run.device))
+                add_totals(run, loaded.batch, result)
+            run.step += 1
+            ticker.step(f"loss {run.totals.get('loss', 0.0) / max(run.totals.get('steps', 0), 1):.4f}")
+            if stop() and run.step % run.config.train.accumulate == 0:  # no gradient is half collected
+                run.seconds += time.monotonic() - started
+                save_and_stop(run)
+    run.seconds += time.monotonic() - started
+
+
+def train_step(run: Run, batch: Batch) -> StepResult:
+    progress = run.progress()
+    torch.manual_seed(step_seed(run.config.seed, progress))
+    for group in run.optimizer.param_groups:
+        group["lr"] = group["base_lr"] * lr_factor(run.config.train, progress)
+    with run.autocast():
+        result: StepResult = run.wrapped(batch, progress)
+    stop_if_not_finite(run, result)
+    accumulate = run.config.train.accumulate
+    run.scaler.scale(result.total / accumulate).backward()
+    last_step = run.step + 1 == run.train_batches.num_steps
+    if (run.step + 1) % accumulate == 0 or last_step:
+        run.scaler.step(run.optimizer)
+        run.scaler.update()
+        run.optimizer.zero_grad()
+        if run.ema is not None:
+            run.ema.update(run.learner.model)
+    return result
+
+
+def step_seed(seed: int, progress: Progress) -> int:
+    """Dropout and CANR draw anew each step from this, so that a resumed run draws what the uninterrupted one did."""
+    sequence = np.random.SeedSequence((seed, progress.epoch, progress.step, distributed.rank()))
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def stop_if_not_finite(run: Run, result: StepResult) -> None:
+    if bool(torch.isfinite(result.total)):
+        return
+    terms = ", ".join(f"{name}: {float(loss):g}" for name, loss in result.losses.items())
+    last = run.folder / "checkpoints" / "last.pt"
+    kept = f"the last good checkpoint is {last}" if last.is_file() else "no checkpoint was written yet"
+    raise RunFailed(
+        f"The loss is not finite at epoch {run.epoch + 1}, step {run.step + 1} ({terms}); {kept}. "
+        "A lower learning rate (train.lr) or train.precision=fp32 usually helps."
+    )
+
+
+def add_totals(run: Run, batch: Batch, result: StepResult) -> None:
+    """Sums over the epoch: every named loss and stat, and how right the method's decisions were."""
+    values: dict[str, Tensor | float] = {f"loss.{name}": loss for name, loss in result.losses.items()}
+    values |= {f"stat.{name}": value for name, value in result.stats.items()}
+    values |= {"loss": result.total, "steps": 1}
+    values |= judge_decisions(run.data.truth, batch, result.decisions)
+    for name, value in values.items():
+        run.totals[name] = run.totals.get(name, 0.0) + float(value)
+
+
+def judge_decisions(truth: np.ndarray | None, batch: Batch, decisions: dict[str, Tensor]) -> dict[str, int]:
+    """Found or rejected labels, and how many of them are in truth present. Only here do decisions meet the truth."""
+    if not decisions:
+        return {}
+    counts = {f"{name}.count": int(mask.sum()) for name, mask in decisions.items()}
+    if truth is not None:
+        present = torch.from_numpy(truth[batch.index.numpy()] == 1)
+        hidden = present & (batch.labels != 1)
+        counts["hidden"] = int(hidden.sum())
+        counts |= {f"{name}.right": int((mask.cpu() & hidden).sum()) for name, mask in decisions.items()}
+    return counts
+
+
+# --- after an epoch, and at the end ---
+
+
+def finish_epoch(run: Run) -> None:
+    epoch, progress = run.epoch + 1, run.progress(run.train_batches.num_steps)
+    objective = run.learner.objective
+    run.totals = sum_totals(run.totals)
+    run.log.row("train", epoch, epoch_summary(run))
+    if stats := objective.epoch_stats(progress):
+        run.log.row("state", epoch, stats)
+    if per_category := objective.category_stats(progress):
+        run.log.row("categories", epoch, {name: values.tolist() for name, values in per_category.items()})
+    if epoch % run.config.train.evaluate_every == 0 or epoch == run.config.train.epochs:
+        evaluate_epoch(run)
+    else:
+        run.log.say(f"Epoch {epoch}: loss {mean_loss(run):.4f}")
+    run.epoch, run.step = epoch, 0
+    save_run(run)
+
+
+def sum_totals(totals: dict[str, float]) -> dict[str, float]:
+    """Over all processes; every one has the same names."""
+    summed = distributed.sum_across_ranks(torch.tensor(list(totals.values()), dtype=torch.float64))
+    return dict(zip(totals, summed.tolist(), strict=True))
+
+
+def epoch_summary(run: Run) -> dict[str, Any]:
+    steps = max(run.totals.get("steps", 0), 1)
+    summary: dict[str, Any] = {"seconds": round(run.seconds, 3), "lr": run.optimizer.param_groups[-1]["lr"]}
+    for name, value in run.totals.items():
+        if name.startswith(("loss", "stat.")):
+            summary[name.removeprefix("stat.")] = value / steps
+    for name in [key.removesuffix(".count") for key in run.totals if key.endswith(".count")]:
+        summary |= decision_summary(run.totals, name)
+    return summary
+
+
+def decision_summary(totals: dict[str, float], name: str) -> dict[str, float]:
+    """How many labels were found (or rejected); with a truth, their precision and their recall of hidden positives."""
+    count = totals[f"{name}.count"]
+    summary = {f"{name}_labels": count}
+    if f"{name}.right" in totals:
+        right = totals[f"{name}.right"]
+        summary[f"{name}_precision"] = right / count if count else float("nan")
+        summary[f"{name}_recall"] = right / totals["hidden"] if totals["hidden"] else float("nan")
+    return summary
+
+
+def evaluate_epoch(run: Run) -> None:
+    """On validation images, or on the test set where there are none (then the best epoch is not a fair choice)."""
+    epoch, split = run.epoch + 1, "val" if run.data.val is not None else "test"
+    run.latest = {}
+    scores = measure_split(run, split)
+    if scores is None:
+        run.log.say(f"Epoch {epoch}: loss {mean_loss(run):.4f}")
+        return
+    summary = summary_of(scores)
+    run.log.row("eval", epoch, {"split": split, **summary})
+    run.log.say(f"Epoch {epoch}: loss {mean_loss(run):.4f}, {split} {in_words(scores)}  ({duration(run.seconds)})")
+    if not run.best or scores.map > run.best["map"]:
+        run.best = {"epoch": epoch, "split": split, **summary}
+        if split == "val" and distributed.is_main():
+            save_checkpoint({"model": run.model.state_dict(), "epoch": epoch}, run.folder / "checkpoints" / "best.pt")
+
+
+def measure_split(run: Run, split: str) -> Scores | None:
+    """Scores of the current model on "val" or "test", measured once an epoch; None where the data has no such split."""
+    part = run.data.val if split == "val" else run.data.test
+    if part is None:
+        return None
+    if split not in run.latest:
+        if split not in run.eval_batches:
+            on_gpu = run.device.type == "cuda"
+            run.eval_batches[split] = image_batches(
+                part, run.config.input, run.config.train, augment=False, on_gpu=on_gpu
+            )
+        batches = run.eval_batches[split]
+        with run.log.ticking("Evaluating", batches.num_steps) as ticker:
+            predictions = predict(run.model, batches, part.labels.shape, run.device, run.autocast, ticker.step)
+        report_broken(run, predictions.broken, part)
+        run.latest[split] = Measured(measure(predictions, part), predictions)
+    return run.latest[split].scores
+
+
+def mean_loss(run: Run) -> float:
+    return run.totals.get("loss", 0.0) / max(run.totals.get("steps", 0), 1)
+
+
+def in_words(scores: Scores) -> str:
+    return f"mAP {100 * scores.map:.2f}, OF1 {100 * scores.of1:.2f}, CF1 {100 * scores.cf1:.2f}"
+
+
+def summary_of(scores: Scores) -> dict[str, Any]:
+    return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in asdict(scores).items()}
+
+
+def finish_run(run: Run) -> RunResult:
+    """Measure the last epoch, choose thresholds, export the model, write result.json."""
+    result: dict[str, Any] = {"epochs": run.epoch, "seconds": round(run.seconds, 1), "best": run.best}
+    last, split = None, None
+    for name in ("val", "test"):
+        scores = measure_split(run, name)
+        if scores is not None:
+            last, split, result[name] = scores, name, summary_of(scores)
+    if distributed.is_main():
+        for name, measured in run.latest.items():
+            np.savez_compressed(
+                run.folder / f"predictions-{name}.npz", probabilities=measured.predictions.probabilities
+            )
+        save_model(run.folder / "model", run.model, run.config, run.problem, thresholds_of(run))
+        write_json(run.folder / "result.json", {**result, "unreadable_images": len(run.broken)})
+    distributed.wait_for_all()
+    return RunResult(run.folder, last, run.best, split)
+
+
+def thresholds_of(run: Run) -> np.ndarray:
+    """From the validation images; never from the test set. Without validation images, one half."""
+    if run.data.val is None:
+        return np.full(run.problem.num_categories, 0.5)
+    predictions = run.latest["val"].predictions
+    return choose_thresholds(predictions.probabilities[predictions.read], run.data.val.labels[predictions.read])
+
+
+def report_broken(run: Run, broken: dict[int, str], part: Annotations) -> None:
+    for row, reason in broken.items():
+        path = str(part.path(row))
+        if path not in run.broken:
+            run.broken.add(path)
+            run.log.warn(f"Left out: {reason}")
+            with (run.folder / "bad_images.txt").open("a", encoding="utf-8") as out:
+                out.write(reason + "\n")
+
+
+# --- stopping ---
+
+
+def save_and_stop(run: Run) -> None:
+    save_run(run)
+    raise Interrupted(
+        f"Stopped at epoch {run.epoch + 1}, step {run.step}; everything is saved. "
+        f"Go on with: fewtags train --resume {run.folder}"
+    )
+
+
+@contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM ask the run to stop after the step under way; a second one stops at once."""
+    asked = False
+
+    def ask(number: int, _: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    previous = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, ask)
+    except ValueError:  # not in the main thread (a notebook server, a test): nothing to catch there
+        pass
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

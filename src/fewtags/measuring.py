@@ -1,0 +1,112 @@
+"""Measure a saved model on its own data or on other data, and show the numbers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fewtags.data.annotations import SPLITS, Annotations
+from fewtags.data.formats import read_annotations
+from fewtags.data.loaders import image_batches
+from fewtags.data.prepare import partial_warning, prepare_data
+from fewtags.engine.evaluation import measure, predict
+from fewtags.engine.run import choose_device
+from fewtags.errors import DataError, UserError, did_you_mean
+from fewtags.metrics import Scores
+from fewtags.models.build import SavedModel, load_model
+from fewtags.ticker import ticking
+
+
+def evaluate_saved(
+    run: Path,
+    data: Path | None,
+    tags: Path | None,
+    format: str,
+    options: dict[str, Any],
+    split: str,
+    threshold: str,
+    device: str,
+) -> tuple[Scores, list[str], list[str]]:
+    """Scores, category names and warnings."""
+    saved = load_model(run)
+    part = own_part(saved, split) if data is None else other_part(saved, data, tags, format, options, split)
+    warnings = [] if part.complete else [partial_warning(split, part)]
+    where = choose_device(device)
+    batches = image_batches(part, saved.config.input, saved.config.train, augment=False)
+    with ticking("Evaluating", batches.num_steps) as ticker:
+        predictions = predict(saved.classifier.to(where), batches, part.labels.shape, where, on_step=ticker.step)
+    warnings += [f"Left out: {reason}" for reason in predictions.broken.values()]
+    return measure(predictions, part, threshold_of(threshold, saved)), saved.categories, warnings
+
+
+def own_part(saved: SavedModel, split: str) -> Annotations:
+    """A split of the data that the model was trained on, cut as it was for training."""
+    if split not in SPLITS:
+        raise UserError(f"--split {split}: {did_you_mean(split, SPLITS)}")
+    data = prepare_data(saved.config.data, saved.config.seed)
+    part = {"train": data.train, "val": data.val, "test": data.test}[split]
+    if part is None:
+        there = ", ".join(name for name, p in (("train", data.train), ("val", data.val), ("test", data.test)) if p)
+        raise UserError(f"The run's data has no {split} split; it has: {there}.")
+    return part
+
+
+def other_part(
+    saved: SavedModel, data: Path, tags: Path | None, format: str, options: dict[str, Any], split: str
+) -> Annotations:
+    """Other data, its columns in the model's order. Of data without splits all of it is taken."""
+    annotations = read_annotations(data, tags=tags, format=format, **options)
+    if split != "all" and len(set(annotations.splits.tolist())) > 1:
+        annotations = annotations.split(split)
+    if not len(annotations):
+        raise DataError(f"{data} has no images in the {split} split.")
+    shared = [name for name in saved.categories if name in annotations.categories]
+    if not shared:
+        raise DataError(f"{data} has none of the model's categories ({', '.join(saved.categories[:3])}, …).")
+    labels = np.zeros((len(annotations), len(saved.categories)), dtype=np.int8)
+    to = [saved.categories.index(name) for name in shared]
+    labels[:, to] = annotations.labels[:, [annotations.categories.index(name) for name in shared]]
+    return Annotations(annotations.root, annotations.images, saved.categories, labels, annotations.splits)
+
+
+def threshold_of(text: str, saved: SavedModel) -> float | np.ndarray:
+    if text == "saved":
+        return saved.thresholds
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise UserError(f"--threshold {text} should be a number from 0 to 1, or 'saved'.")
+    return value
+
+
+def scores_json(scores: Scores, categories: list[str]) -> str:
+    values = {key: value for key, value in asdict(scores).items() if not isinstance(value, list | np.ndarray)}
+    ap = {
+        name: None if np.isnan(v) else round(float(v), 6)
+        for name, v in zip(categories, scores.per_category, strict=True)
+    }
+    return json.dumps({**values, "ap": ap}, indent=1, ensure_ascii=False)
+
+
+def render_scores(scores: Scores, categories: list[str], per_category: bool) -> str:
+    left_out = scores.num_categories_left_out
+    lines = [
+        f"{scores.num_images} images, {len(categories)} categories"
+        + (f" ({left_out} without positives left out)" if left_out else ""),
+        f"mAP {100 * scores.map:.2f}   VOC-2012 mAP {100 * scores.map_voc12:.2f}",
+        f"all    OP {100 * scores.op:.2f}  OR {100 * scores.or_:.2f}  OF1 {100 * scores.of1:.2f}   "
+        f"CP {100 * scores.cp:.2f}  CR {100 * scores.cr:.2f}  CF1 {100 * scores.cf1:.2f}",
+        f"top 3  OF1 {100 * scores.of1_top3:.2f}   CF1 {100 * scores.cf1_top3:.2f}",
+    ]
+    if per_category:
+        width = max(map(len, categories))
+        ap = np.array(scores.per_category)
+        for c in np.argsort(-np.nan_to_num(ap, nan=-1), kind="stable"):
+            lines.append(f"{categories[c]:{width}}  {'no positives' if np.isnan(ap[c]) else f'{100 * ap[c]:6.2f}'}")
+    return "\n".join(lines)

@@ -1,0 +1,108 @@
+"""From settings to a Classifier, fresh or as it was saved."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+import fewtags
+from fewtags.config import RunConfig, resolve
+from fewtags.errors import UserError
+from fewtags.methods.base import Problem, WordVectors
+from fewtags.models.backbones import create_backbone
+from fewtags.models.classifier import Classifier, Neck
+from fewtags.models.heads import head_class
+from fewtags.models.words import find_word_vectors
+
+FORMAT = 1
+
+
+def make_problem(config: RunConfig, categories: list[str], labels: np.ndarray, dataset: str) -> Problem:
+    words = None
+    if head_class(config.head_name).needs_words:
+        words = find_word_vectors(categories, config.words.source, config.words.dim, seed=config.seed)
+    return Problem(tuple(categories), torch.from_numpy(labels), words, dataset)
+
+
+def build_classifier(config: RunConfig, problem: Problem, *, load_weights: bool = True) -> Classifier:
+    model = config.model
+    backbone = create_backbone(
+        model.backbone,
+        pretrained=model.pretrained and load_weights,
+        weights=model.weights if load_weights else None,
+        stride_in_1x1=model.stride_in_1x1,
+    )
+    neck = Neck(backbone.num_channels, model.pool, model.width)
+    head = head_class(config.head_name)(config.head, neck.num_channels, problem)
+    from_scratch = not model.pretrained and model.weights is None
+    train_from = ("all" if from_scratch else "head") if model.train_from == "auto" else model.train_from
+    backbone.freeze_before(train_from)
+    return Classifier(backbone, neck, head)
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    classifier: Classifier
+    config: RunConfig
+    categories: list[str]
+    thresholds: np.ndarray  # [C] a tag is given where its probability reaches this
+
+
+def save_model(
+    folder: Path, classifier: Classifier, config: RunConfig, problem: Problem, thresholds: np.ndarray
+) -> None:
+    """`model.safetensors` and `tagger.json`: weights, names, thresholds and settings, all that prediction needs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {
+        "format": FORMAT,
+        "fewtags": fewtags.__version__,
+        "categories": list(problem.categories),
+        "thresholds": [round(float(t), 6) for t in thresholds],
+        "word_vectors": None if problem.words is None else [problem.words.vectors.shape[1], problem.words.learned],
+        "config": config.nested(),
+    }
+    weights = {name: tensor.contiguous() for name, tensor in classifier.state_dict().items()}
+    save_file(weights, folder / "model.safetensors.part")
+    (folder / "model.safetensors.part").replace(folder / "model.safetensors")
+    (folder / "tagger.json.part").write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
+    (folder / "tagger.json.part").replace(folder / "tagger.json")
+
+
+def load_model(folder: str | Path) -> SavedModel:
+    """Read what `save_model` wrote; a run folder may be given too."""
+    folder = Path(folder)
+    folder = folder / "model" if (folder / "model" / "tagger.json").is_file() else folder
+    about = _read_about(folder)
+    categories, config = about["categories"], resolve(about["config"])
+    words = None
+    if about["word_vectors"]:
+        dim, learned = about["word_vectors"]
+        words = WordVectors(torch.zeros(len(categories), dim), "the saved model", learned)
+    problem = Problem(tuple(categories), torch.zeros(1, len(categories), dtype=torch.int8), words)
+    classifier = build_classifier(config, problem, load_weights=False)
+    file = folder / "model.safetensors"
+    try:
+        classifier.load_state_dict(load_file(file))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0][:150]
+        raise UserError(f"{file} is missing, damaged or does not fit tagger.json ({reason}).") from error
+    return SavedModel(classifier.eval(), config, categories, np.array(about["thresholds"]))
+
+
+def _read_about(folder: Path) -> dict:
+    file = folder / "tagger.json"
+    if not file.is_file():
+        raise UserError(f"{folder} holds no trained model (no tagger.json); give the folder of a finished run.")
+    try:
+        about = json.loads(file.read_text(encoding="utf-8"))
+        if about["format"] != FORMAT:
+            raise UserError(f"{file} has format {about['format']!r}; this version of fewtags reads {FORMAT}.")
+        assert {"categories", "thresholds", "word_vectors", "config"} <= set(about)
+    except (ValueError, KeyError, TypeError, AssertionError) as error:
+        raise UserError(f"{file} is damaged or not written by fewtags.") from error
+    return about
