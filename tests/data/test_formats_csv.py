@@ -74,7 +74,7 @@ def test_what_was_understood_is_said_in_words(photos: Path) -> None:
     (note,) = annotations.notes
     assert note == (
         f"Read {photos.parent / 'tags.csv'}: ';' between columns, images in 'file', "
-        "tags in 'keywords' separated by ','; 2 images, 2 tags; unlisted tags are unknown"
+        "tags in 'keywords' separated by ','; 2 images, 2 tags; unlisted tags are unknown."
     )
 
 
@@ -206,7 +206,7 @@ def test_chexpert_is_never_guessed(photos: Path) -> None:
     assert "zero=absent" in finding.message
     assert "minus_one=unknown" in finding.message
     assert "-1 is unknown" in unsaid.notes[0]
-    assert unsaid.notes[1] == "Not read as tags: the columns Sex, Age"
+    assert unsaid.notes[1] == "Not read as tags: the columns Sex, Age."
 
 
 def test_chexpert_as_told(photos: Path) -> None:
@@ -243,3 +243,9 @@ def test_onehot_without_header_or_rows(photos: Path) -> None:
         read(photos, "a.jpg,1,0\n", format="onehot")
     with pytest.raises(DataError, match="no usable image"):
         read(photos, "image,x\na.jpg,1\n".replace("image,x", "image,x,split").replace(",1", ",1,odd"))
+
+
+def test_one_column_of_zeros_and_ones_beside_words_is_not_a_onehot_table(photos: Path) -> None:
+    with pytest.raises(UserError, match="Which column"):
+        read(photos, "image,caption,reviewed\na.jpg,a red cat,1\nb.jpg,a dog,0\n")
+    assert read(photos, "image,cat,split\na.jpg,1,train\nb.jpg,-1,test\n").categories == ["cat"]

@@ -105,7 +105,7 @@ def split_by_lists(annotations: Annotations, options: ReadOptions) -> Annotation
                 raise DataError(f"{file} names no image of {annotations.name}.")
             splits[mine] = split
     kept = np.flatnonzero(splits != "")
-    note = f"Splits from the given lists; {plural(len(splits) - len(kept), 'image')} not in them left out"
+    note = f"Splits from the given lists; {plural(len(splits) - len(kept), 'image')} not in them left out."
     return replace(annotations.take(kept), splits=splits[kept], notes=[*annotations.notes, note])
 
 

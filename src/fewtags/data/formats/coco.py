@@ -47,7 +47,7 @@ def read_coco(path: Path, options: ReadOptions, images: Path | None) -> Annotati
         np.concatenate([part.splits for part in parts]),
         name=parts[0].name,
         findings=findings,
-        notes=[f"Read {path} as COCO instances: {counts(labels)}; labels are complete"],
+        notes=[f"Read {path} as COCO instances: {counts(labels)}; labels are complete."],
     )
     wanted = options.category_list()
     return both if wanted is None else select_categories(both, wanted)

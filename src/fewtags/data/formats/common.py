@@ -200,7 +200,7 @@ def assemble(
     labels = label_matrix(rows, categories, options.complete)
     splits = np.array([SPLIT_WORDS[row.split] for row in rows])
     images = [row.image for row in rows]
-    notes = [f"{note}; {counts(labels)}; unlisted tags are {unlisted(rows, options)}"]
+    notes = [f"{note}; {counts(labels)}; unlisted tags are {unlisted(rows, options)}."]
     return Annotations(root, images, categories, labels, splits, name=name, notes=notes, findings=findings)
 
 

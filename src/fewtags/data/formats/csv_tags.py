@@ -15,7 +15,7 @@ from fewtags.data.formats.tables import (
     SPLIT_NAMES,
     TAG_NAMES,
     Table,
-    cell,
+    cell_at,
     in_words,
     is_onehot,
     read_table,
@@ -119,18 +119,20 @@ def sniff_separator(cells: list[str]) -> str | None:
 def tag_rows(table: Table, columns: Columns, separator: str | None, findings: list[Finding]) -> Iterator[Row]:
     for line, cells in table.rows:
         cells = join_loose_tags(table, line, cells, columns.tags, separator, findings)
-        image = cell(cells, table.image)
+        image = cell_at(cells, table.image)
         if not image:
             findings.append(Finding("no image", table.where(line), "the image cell is blank; the row was left out"))
             continue
-        listed = split_tags(cell(cells, columns.tags), separator)
+        listed = split_tags(cell_at(cells, columns.tags), separator)
         if any("\n" in tag for tag in listed):
             message = "a tag runs over several lines (a quotation mark not closed?); the row was left out"
             findings.append(Finding("malformed row", table.where(line), message))
             continue
-        denied = {tag for tag in listed if tag.startswith("-") or cell(cells, columns.confidence) in ("0", "0.0")}
-        absent = {tag.removeprefix("-").strip() for tag in denied} | split_tags(cell(cells, columns.absent), separator)
-        yield Row(image, table.where(line), listed - denied, absent - {""}, split=cell(cells, columns.split))
+        denied = {tag for tag in listed if tag.startswith("-") or cell_at(cells, columns.confidence) in ("0", "0.0")}
+        absent = {tag.removeprefix("-").strip() for tag in denied} | split_tags(
+            cell_at(cells, columns.absent), separator
+        )
+        yield Row(image, table.where(line), listed - denied, absent - {""}, split=cell_at(cells, columns.split))
 
 
 def join_loose_tags(

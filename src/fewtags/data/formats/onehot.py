@@ -35,7 +35,7 @@ from fewtags.data.formats.tables import (
     SPLIT_NAMES,
     Table,
     category_columns,
-    cell,
+    cell_at,
     is_onehot,
     read_table,
     table_files,
@@ -61,12 +61,12 @@ def read_onehot(path: Path, options: ReadOptions, images: Path | None) -> Annota
     categories = [(table.header or [])[column] for column in columns]
     findings += similar_names(categories, file)
 
-    root, found = locate([cell(row, table.image) for _, row in table.rows], image_roots(file, images), file)
-    splits = [cell(row, split).lower() for _, row in table.rows]
+    root, found = locate([cell_at(row, table.image) for _, row in table.rows], image_roots(file, images), file)
+    splits = [cell_at(row, split).lower() for _, row in table.rows]
     kept = usable_rows(table, root, found, splits, labels, findings)
     if not kept:
         raise DataError(f"{file} has no usable image; {first_problem(findings)}")
-    notes = [f"{table.describe()}; {counts(labels[kept])}; {in_words(values, zero, minus_one, options.complete)}"]
+    notes = [f"{table.describe()}; {counts(labels[kept])}; {in_words(values, zero, minus_one, options.complete)}."]
     notes += left_out(table, columns, {table.image, split})
     return Annotations(
         root,
@@ -98,7 +98,7 @@ def read_values(table: Table, columns: list[int], findings: list[Finding]) -> np
     values = np.full((len(table.rows), len(columns)), np.nan, dtype=np.float32)
     for number, (line, row) in enumerate(table.rows):
         for place, column in enumerate(columns):
-            text = cell(row, column)
+            text = cell_at(row, column)
             value = ONEHOT_VALUES.get(text.lower())
             if value is None:
                 message = f"{table.name(column)} holds '{text}' instead of 1, 0, -1 or blank; it counts as unknown"
@@ -150,7 +150,7 @@ def usable_rows(
     for row, (line, cells) in enumerate(table.rows):
         image, where = found[row], table.where(line)
         if image is None:
-            findings.append(missing_image(where, cell(cells, table.image), root))
+            findings.append(missing_image(where, cell_at(cells, table.image), root))
         elif splits[row] not in SPLIT_WORDS:
             findings.append(unknown_split(where, splits[row]))
         elif image in first:
@@ -176,4 +176,4 @@ def in_words(values: np.ndarray, zero: str, minus_one: str, complete: bool) -> s
 
 def left_out(table: Table, columns: list[int], used: set[int | None]) -> list[str]:
     others = [name for column, name in enumerate(table.header or []) if column not in {*columns, *used} and name]
-    return [f"Not read as tags: the columns {', '.join(others)}"] if others else []
+    return [f"Not read as tags: the columns {', '.join(others)}."] if others else []

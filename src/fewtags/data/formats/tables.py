@@ -72,7 +72,7 @@ class Table:
         return ", ".join([*parts, self.encoding] if self.encoding else parts)
 
 
-def cell(cells: list[str], column: int | None) -> str:
+def cell_at(cells: list[str], column: int | None) -> str:
     return cells[column].strip() if column is not None and column < len(cells) else ""
 
 
@@ -91,7 +91,12 @@ def is_onehot(file: Path) -> bool | None:
         table = read_table(file, ReadOptions(), sample=True)
     except UserError:
         return None
-    return table.column(None, TAG_NAMES) is None and bool(category_columns(table, {table.image}))
+    if table.column(None, TAG_NAMES) is not None:
+        return False
+    taken = {table.image, table.column(None, SPLIT_NAMES)}
+    columns = category_columns(table, taken)
+    others = [name for column, name in enumerate(table.header or []) if name and column not in {*columns, *taken}]
+    return len(columns) > 1 or (len(columns) == 1 and not others)  # beside words, one column of 0 and 1 is a remark
 
 
 def category_columns(table: Table, taken: set[int | None]) -> list[int]:

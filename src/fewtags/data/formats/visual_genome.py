@@ -49,7 +49,7 @@ def read_visual_genome(path: Path, options: ReadOptions, images: Path | None) ->
         findings=findings,
         notes=[
             f"Read {file} as Visual Genome: {counts(labels)}, of {len(frequency):,} object names; "
-            "an object that is not listed counts as absent, although Visual Genome does not list everything"
+            "an object that is not listed counts as absent, although Visual Genome does not list everything."
         ],
     )
 

@@ -120,5 +120,5 @@ def describe(folder: Path, labels: np.ndarray, options: ReadOptions) -> str:
     meaning = "absent" if options.difficult == "drop" else "unknown, and left out of the evaluation"
     return (
         f"Read {folder} as Pascal VOC: {counts(labels)}; labels are complete; "
-        f"a tag seen only in `difficult` objects is {meaning}"
+        f"a tag seen only in `difficult` objects is {meaning}."
     )
