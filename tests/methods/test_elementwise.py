@@ -14,6 +14,7 @@ LOSSES = {
     "asl, detached": lambda z, y: asymmetric_loss(z, y, detach_focus=True),
     "asl, powers below 1": lambda z, y: asymmetric_loss(z, y, gamma_pos=0.5, gamma_neg=0.5),
     "asl, no margin": lambda z, y: asymmetric_loss(z, y, margin=0.0),
+    "asl, power below 1, no margin": lambda z, y: asymmetric_loss(z, y, gamma_neg=0.5, margin=0.0),
 }
 
 

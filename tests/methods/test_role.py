@@ -59,13 +59,10 @@ def test_each_half_trains_its_own_side_only():
     assert teacher.grad is None
 
 
-def test_a_step_changes_only_the_rows_of_its_images():
+def test_the_gradient_reaches_only_the_rows_of_the_batch():
     role, batch = example()
-    before = role.label_table.detach().clone()
-    optimizer = torch.optim.SGD(role.parameters(), lr=1.0)
     role.loss(batch, Outputs(torch.randn(4, 5)), NOW).total.backward()
-    optimizer.step()
-    changed = (role.label_table != before).any(1).nonzero().view(-1).tolist()
+    changed = role.label_table.grad.any(1).nonzero().view(-1).tolist()
     assert changed == sorted(batch.index.tolist())
 
 

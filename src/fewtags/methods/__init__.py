@@ -26,7 +26,7 @@ class Method:
     venue: str
     bibtex: str
     # Settings that differ from the general defaults, as dotted names: {"head.hidden": 1024, "train.lr": 1e-5}. The
-    # user's file and overrides win over them. `profiles` come on top of `settings`; the profile "default" is `settings`.
+    # user's file and overrides win over them. `profiles` come on top of `settings`, which alone are the default one.
     settings: Mapping[str, Any] = field(default_factory=dict)
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     profile_notes: Mapping[str, str] = field(default_factory=dict)  # what each profile is, in words

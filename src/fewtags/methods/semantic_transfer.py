@@ -53,7 +53,7 @@ class CrossImageTransfer(Objective):
         csl_weight: float = 0.05
         """Weight of the cross-image similarity loss."""
         csl: Literal["dense", "sampled"] = "dense"
-        """Cross-image similarity over all pairs of a batch, or over the random and hardest ones that the authors draw."""
+        """Cross-image similarity over all pairs of a batch, or over the random and hardest that the authors draw."""
         loss_scale: float = 1.0
         """Factor on the whole loss. It matters beside Adam's coupled weight decay."""
 
