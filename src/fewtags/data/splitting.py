@@ -1,0 +1,80 @@
+"""Holds out a share of the images so that every category, rare ones too, is held out in about that share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Real
+from operator import index
+
+import numpy as np
+
+from fewtags.data.partial_labels import positives
+from fewtags.errors import UserError
+
+
+def stratified_split(labels: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
+    """Which images to hold out: bool [N], True for about `share` of the images and of each category's known positives.
+
+    Iterative stratification (Sechidis et al., ECML 2011): categories are dealt with from the rarest to the most
+    frequent, counting known positives among the images not yet placed; each fills up what it still lacks on both
+    sides. Images without known positives come last and make up the total. Afterwards every category that has a
+    known positive keeps at least one in training.
+    """
+    positive = np.asfortranarray(positives(labels))  # read by column
+    if not isinstance(share, Real) or not 0 < share < 1:
+        raise UserError(f"The share to hold out is {share!r}; it should be above 0 and below 1.")
+    held_out = _deal(positive, float(share), _generator(seed))
+    _keep_one_for_training(positive, held_out)
+    return held_out
+
+
+def split_report(labels: np.ndarray, held_out: np.ndarray, categories: Sequence[str]) -> list[str]:
+    """The split in words: the number of images, then each category's known positives on both sides."""
+    positive = positives(labels)
+    here, there = positive[~held_out].sum(0), positive[held_out].sum(0)
+    width = max(map(len, categories), default=0)
+    lines = [f"{(~held_out).sum()} images for training, {held_out.sum()} held out. Known positives of each category:"]
+    for name, kept, held in zip(categories, here, there, strict=True):
+        share = f" ({held / (kept + held):.0%})" if kept + held else ""
+        lines.append(f"  {name:{width}}  {kept} for training, {held} held out{share}")
+    return lines
+
+
+def _deal(positive: np.ndarray, share: float, random: np.random.Generator) -> np.ndarray:
+    num_images = len(positive)
+    held_out, placed = np.zeros(num_images, dtype=bool), np.zeros(num_images, dtype=bool)
+    left = positive.sum(axis=0)  # [C] known positives not placed yet
+    lacking = share * left  # [C] how many of them the held-out side still wants
+    while left.any():
+        category = int(np.where(left > 0, left, num_images + 1).argmin())
+        rows = random.permutation(np.flatnonzero(positive[:, category] & ~placed))
+        chosen = rows[: _nearest(lacking[category], len(rows))]
+        held_out[chosen], placed[rows] = True, True
+        left -= positive[rows].sum(axis=0)
+        lacking -= positive[chosen].sum(axis=0)
+    rows = random.permutation(np.flatnonzero(~placed))
+    held_out[rows[: _nearest(share * num_images - held_out.sum(), len(rows))]] = True
+    return held_out
+
+
+def _nearest(wanted: float, available: int) -> int:
+    """The whole number from 0 to `available` nearest to `wanted`; a half goes to training.
+
+    The paper deals image by image to the side that lacks more of the category; this is the number it ends at.
+    """
+    return int(np.clip(np.ceil(wanted - 0.5), 0, available))
+
+
+def _keep_one_for_training(positive: np.ndarray, held_out: np.ndarray) -> None:
+    """Moves an image back for each category that lost all its positives. Moving back never costs another its own."""
+    for category in np.flatnonzero(positive.any(axis=0)):
+        rows = np.flatnonzero(positive[:, category])
+        if held_out[rows].all():
+            held_out[rows[0]] = False
+
+
+def _generator(seed: int) -> np.random.Generator:
+    try:
+        return np.random.default_rng(index(seed))
+    except (TypeError, ValueError):
+        raise UserError(f"The seed is {seed!r}; it should be a whole number from 0.") from None
