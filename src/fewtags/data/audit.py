@@ -1,0 +1,233 @@
+"""Looks at a whole dataset before training: decodes every image, counts every label, and lists all that is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fewtags.data.annotations import ABSENT, PRESENT, SPLITS, UNKNOWN, Annotations, Finding
+from fewtags.data.images import BadImage, decode, to_rgb
+
+SMALLEST, LONGEST = 32, 8  # notes below 32 pixels a side, and beyond 8 times as long as wide
+PLAIN_MODES = {"L", "RGB"}  # other modes are converted, which is worth a note
+
+
+class Picture(NamedTuple):
+    """What is remembered of one decoded image."""
+
+    digest: bytes  # of its RGB pixels
+    mode: str
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The result of `audit`. `findings` holds every problem; `readable` says which rows can be trained on."""
+
+    name: str
+    num_images: int
+    splits: dict[str, int]  # images per split, only splits that have any
+    positives: dict[str, dict[str, int]]  # category -> split -> known positives on readable images
+    unknown: dict[str, float]  # split -> share of its labels that are unknown
+    readable: np.ndarray  # [N] bool
+    findings: list[Finding]
+
+    @property
+    def fatal(self) -> bool:
+        """Would training fail, or mean nothing?"""
+        return any(finding.fatal for finding in self.findings)
+
+    def render(self) -> str:
+        """Every finding under its kind with its file, then the counts, and the verdict as the last line."""
+        lines = []
+        for kind, findings in _by_kind(self.findings).items():
+            lines += [f"{kind} ({len(findings)})", *(f"  {finding}" for finding in findings), ""]
+        return "\n".join([*lines, *self._counts(), "", self._verdict()])
+
+    def to_json(self) -> str:
+        content = {
+            "name": self.name,
+            "fatal": self.fatal,
+            "num_images": self.num_images,
+            "num_readable": int(self.readable.sum()),
+            "splits": self.splits,
+            "unknown_share": self.unknown,
+            "known_positives": self.positives,
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+        return json.dumps(content, indent=2, ensure_ascii=False)
+
+    def _counts(self) -> Iterator[str]:
+        images = f"{self.num_images} images, {self.readable.sum()} readable"
+        yield f"{self.name}: {images}; {len(self.positives)} categories."
+        for split, count in self.splits.items():
+            yield f"  {split}: {count} images, {self.unknown[split]:.1%} of the labels unknown"
+        if self.positives:
+            yield f"Known positives of each category ({' / '.join(self.splits)}):"
+        width = max(map(len, self.positives), default=0)
+        for category, counts in self.positives.items():
+            yield f"  {category:{width}}  {' / '.join(str(counts[split]) for split in self.splits)}"
+
+    def _verdict(self) -> str:
+        fatal = [finding for finding in self.findings if finding.fatal]
+        if fatal:
+            return "Training would fail: " + " ".join(finding.message for finding in fatal)
+        found = f"{len(self.findings)} findings above" if self.findings else "nothing found"
+        return f"Training can start; {found}."
+
+
+def audit(annotations: Annotations, workers: int | None = None, progress: Callable[[], object] | None = None) -> Audit:
+    """Decode every image in `workers` threads and check every label; `progress()` is called after each image."""
+    pictures = _decode_all(annotations, workers or min(8, os.cpu_count() or 1), progress)
+    readable = np.array([isinstance(picture, Picture) for picture in pictures], dtype=bool)
+    usable = annotations.take(readable)
+    splits = [split for split in SPLITS if (annotations.splits == split).any()]
+    positives = {split: usable.split(split).known_positives for split in splits}
+    return Audit(
+        name=annotations.name,
+        num_images=len(annotations),
+        splits={split: int((annotations.splits == split).sum()) for split in splits},
+        positives={
+            category: {split: int(positives[split][c]) for split in splits}
+            for c, category in enumerate(annotations.categories)
+        },
+        unknown={split: annotations.split(split).unknown_share for split in splits},
+        readable=readable,
+        findings=[
+            *_what_stops_training(usable),
+            *annotations.findings,
+            *_bad_images(annotations, pictures),
+            *_duplicates(annotations, pictures),
+            *_partial_evaluation_labels(annotations),
+            *_rare_categories(usable),
+            *_images_without_tags(annotations),
+            *_odd_pictures(annotations, pictures),
+        ],
+    )
+
+
+# --- images ---
+
+
+def _decode_all(
+    annotations: Annotations, workers: int, progress: Callable[[], object] | None
+) -> list[Picture | BadImage]:
+    """One result per row. Threads are enough: Pillow decodes, and hashlib hashes, outside the interpreter lock."""
+    pictures = []
+    with ThreadPoolExecutor(workers) as pool:
+        paths = (annotations.path(row) for row in range(len(annotations)))
+        for picture in pool.map(_look, paths):
+            pictures.append(picture)
+            if progress is not None:
+                progress()
+    return pictures
+
+
+def _look(path: Path) -> Picture | BadImage:
+    try:
+        image = decode(path)
+        pixels = to_rgb(image)
+    except BadImage as error:
+        return error
+    except (OSError, ValueError) as error:
+        return BadImage(path, "unreadable image", f"its colours ({image.mode}) cannot be read as RGB: {error}.")
+    digest = hashlib.blake2b(repr(pixels.size).encode(), digest_size=16)
+    digest.update(pixels.tobytes())
+    return Picture(digest.digest(), image.mode, image.size)
+
+
+def _bad_images(annotations: Annotations, pictures: list[Picture | BadImage]) -> Iterator[Finding]:
+    for row, picture in enumerate(pictures):
+        if isinstance(picture, BadImage):
+            yield Finding(picture.kind, str(annotations.path(row)), picture.reason)
+
+
+def _duplicates(annotations: Annotations, pictures: list[Picture | BadImage]) -> Iterator[Finding]:
+    """Each image whose pixels came before, beside the first that has them; a pair in two splits is a leak."""
+    first: dict[bytes, dict[str, int]] = defaultdict(dict)  # pixels -> split -> its first row
+    for row, picture in enumerate(pictures):
+        if isinstance(picture, BadImage):
+            continue
+        split, seen = str(annotations.splits[row]), first[picture.digest]
+        where = str(annotations.path(row))
+        for other, twin in seen.items():
+            same = (
+                "is listed" if annotations.images[twin] == annotations.images[row] else f"is {annotations.images[twin]}"
+            )
+            if other == split:
+                yield Finding("duplicate image", where, f"the same picture {same} in {split} already.")
+            else:
+                message = f"the same picture {same} in {other}, and this one is in {split}: scores will look too good."
+                yield Finding("duplicate across splits", where, message)
+        seen.setdefault(split, row)
+
+
+def _odd_pictures(annotations: Annotations, pictures: list[Picture | BadImage]) -> Iterator[Finding]:
+    for row, picture in enumerate(pictures):
+        if isinstance(picture, BadImage):
+            continue
+        where, (width, height) = str(annotations.path(row)), picture.size
+        if picture.mode not in PLAIN_MODES:
+            yield Finding("unusual colours", where, f"stored as {picture.mode}; it is converted to RGB.")
+        if min(width, height) < SMALLEST:
+            yield Finding("unusual size", where, f"only {width} x {height} pixels.")
+        elif max(width, height) > LONGEST * min(width, height):
+            yield Finding("unusual size", where, f"{width} x {height} pixels; resizing to a square distorts it much.")
+
+
+# --- labels ---
+
+
+def _what_stops_training(usable: Annotations) -> Iterator[Finding]:
+    """`usable` are the readable images. Only the first reason is given: the others follow from it."""
+    training = usable.split("train")
+    if not usable.categories:
+        yield Finding("no categories", usable.name, "There are no categories.", fatal=True)
+    elif len(training) == 0:
+        yield Finding("no training images", usable.name, "No image of the training split can be read.", fatal=True)
+    elif not training.known_positives.any():
+        message = "No training image is known to have any of the tags."
+        yield Finding("no known tags", usable.name, message, fatal=True)
+
+
+def _partial_evaluation_labels(annotations: Annotations) -> Iterator[Finding]:
+    for split in ("val", "test"):
+        part = annotations.split(split)
+        if len(part) and not part.complete:
+            message = f"{part.unknown_share:.1%} of the labels in {split} are unknown, so its scores are biased."
+            yield Finding("partial evaluation labels", annotations.name, message)
+
+
+def _rare_categories(usable: Annotations) -> Iterator[Finding]:
+    for category, count in zip(usable.categories, usable.split("train").known_positives, strict=True):
+        if count == 0:
+            yield Finding(
+                "category without positives", category, "no training image is known to have it; it cannot be learnt."
+            )
+        elif count == 1:
+            yield Finding("category with one positive", category, "only one training image is known to have it.")
+
+
+def _images_without_tags(annotations: Annotations) -> Iterator[Finding]:
+    present = (annotations.labels == PRESENT).any(axis=1)
+    unknown = (annotations.labels == UNKNOWN).any(axis=1)
+    for row in np.flatnonzero(~present & unknown).tolist():  # an image known to have none of the tags is complete
+        some = (annotations.labels[row] == ABSENT).any()
+        message = "no tag is known to be present." if some else "nothing is known about it."
+        yield Finding("image without known tags", str(annotations.path(row)), message)
+
+
+def _by_kind(findings: list[Finding]) -> dict[str, list[Finding]]:
+    groups: dict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        groups[finding.kind].append(finding)
+    return groups
