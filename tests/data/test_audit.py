@@ -121,7 +121,7 @@ def test_rare_categories_and_untagged_images_are_told(clean):
     assert found["image without known tags"] == ["2.png"]
     assert found["partial evaluation labels"] == ["photos", "photos"]
     assert result.unknown["val"] == pytest.approx(2 / 3)
-    assert "66.7% of the labels in val are unknown" in result.render()
+    assert "67% of the validation labels are unknown" in result.render()
 
 
 def test_an_image_known_to_have_none_of_the_tags_is_not_untagged(clean):

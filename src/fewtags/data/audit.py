@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from fewtags.data.annotations import ABSENT, PRESENT, SPLITS, UNKNOWN, Annotations, Finding
-from fewtags.data.images import BadImage, decode, to_rgb
+from fewtags.data.images import BadImage, open_image
+from fewtags.data.prepare import partial_warning
 
 SMALLEST, LONGEST = 32, 8  # notes below 32 pixels a side, and beyond 8 times as long as wide
 PLAIN_MODES = {"L", "RGB"}  # other modes are converted, which is worth a note
@@ -134,15 +136,13 @@ def _decode_all(
 
 def _look(path: Path) -> Picture | BadImage:
     try:
-        image = decode(path)
-        pixels = to_rgb(image)
+        pixels = open_image(path)
     except BadImage as error:
         return error
-    except (OSError, ValueError) as error:
-        return BadImage(path, "unreadable image", f"its colours ({image.mode}) cannot be read as RGB: {error}.")
     digest = hashlib.blake2b(repr(pixels.size).encode(), digest_size=16)
     digest.update(pixels.tobytes())
-    return Picture(digest.digest(), image.mode, image.size)
+    with Image.open(path) as header:  # as stored, before any conversion
+        return Picture(digest.digest(), header.mode, header.size)
 
 
 def _bad_images(annotations: Annotations, pictures: list[Picture | BadImage]) -> Iterator[Finding]:
@@ -200,11 +200,10 @@ def _what_stops_training(usable: Annotations) -> Iterator[Finding]:
 
 
 def _partial_evaluation_labels(annotations: Annotations) -> Iterator[Finding]:
-    for split in ("val", "test"):
+    for split, name in (("val", "validation"), ("test", "test")):
         part = annotations.split(split)
         if len(part) and not part.complete:
-            message = f"{part.unknown_share:.1%} of the labels in {split} are unknown, so its scores are biased."
-            yield Finding("partial evaluation labels", annotations.name, message)
+            yield Finding("partial evaluation labels", annotations.name, partial_warning(name, part))
 
 
 def _rare_categories(usable: Annotations) -> Iterator[Finding]:

@@ -23,16 +23,16 @@ class BadImage(DataError):
 
 def open_image(path: str | Path) -> Image.Image:
     """The picture as RGB, EXIF rotation applied, transparency over white. Raises BadImage."""
-    image = decode(path)
+    image = _decode(path)
     try:
-        return to_rgb(image)
+        return _to_rgb(image)
     except (OSError, ValueError) as error:
         raise BadImage(
             path, "unreadable image", f"its colours ({image.mode}) cannot be read as RGB: {error}."
         ) from error
 
 
-def decode(path: str | Path) -> Image.Image:
+def _decode(path: str | Path) -> Image.Image:
     """The picture decoded to its last row, in the file's own mode and rotation. Raises BadImage."""
     path = Path(path)
     if not path.exists():
@@ -60,7 +60,7 @@ def decode(path: str | Path) -> Image.Image:
         raise BadImage(path, "unreadable image", f"it cannot be decoded: {_one_line(error)}.") from error
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
+def _to_rgb(image: Image.Image) -> Image.Image:
     """8-bit RGB, upright; transparent parts show white."""
     image = _upright(image)
     if image.mode == "RGB" and not image.has_transparency_data:
