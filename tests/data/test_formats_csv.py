@@ -58,6 +58,8 @@ CATS_AND_DOGS = {"a.jpg": {"cat", "dog"}, "b.jpg": {"dog"}}
         "id,size,image_path,labels\n1,20,photos/a.jpg,cat;dog\n2,30,photos/b.jpg,dog\n",
         "image,tags\n./a.jpg,\"['cat', 'dog']\"\n.\\b.jpg,['dog']\n",
         "image_id,tags\na,cat;dog\nb,dog\n",
+        "image;tags\na.jpg;cat,dog\nb.jpg;dog,dog\n",
+        "a.jpg;cat,dog\nb.jpg;dog,dog\n",
     ],
 )
 def test_many_dialects_say_the_same(photos: Path, text: str) -> None:
@@ -103,6 +105,13 @@ def test_split_column(photos: Path) -> None:
     annotations = read(photos, "image,tags,split\na.jpg,cat,Train\nb.jpg,dog,validation\nc.jpg,dog,extra\n")
     assert annotations.splits.tolist() == ["train", "val"]
     assert kinds(annotations) == ["unknown split"]
+
+
+def test_an_image_stays_in_its_first_split(photos: Path) -> None:
+    rows = ["a.jpg,cat,Training", "a.jpg,dog,train", "a.jpg,cow,", "b.jpg,cat,", "b.jpg,dog,test", "b.jpg,cow,val"]
+    annotations = read(photos, "\n".join(["image,tag,split", *rows]))
+    assert annotations.splits.tolist() == ["train", "test"]
+    assert [(f.kind, f.where.rsplit(":")[-1]) for f in annotations.findings] == [("conflicting split", "7")]
 
 
 def test_every_problem_is_listed_with_its_line_and_reading_goes_on(photos: Path) -> None:
@@ -219,9 +228,15 @@ def test_chexpert_as_told(photos: Path) -> None:
 
 
 def test_onehot_problems(photos: Path) -> None:
-    text = "image,x,y,split\na.jpg,1,,train\nb.jpg,maybe,1,test\ngone.jpg,1,1,train\na.jpg,,-1,train\nc.jpg,1,1,odd\n"
-    annotations = read(photos, text)
-    assert annotations.labels.tolist() == [[1, -1], [0, 1]]
+    rows = [
+        "a.jpg,1,,-1,train",
+        "b.jpg,maybe,1,1,test",
+        "gone.jpg,1,1,1,train",
+        "a.jpg,-1,-1,,train",
+        "c.jpg,1,1,1,odd",
+    ]
+    annotations = read(photos, "\n".join(["image,x,y,z,split", *rows]))
+    assert annotations.labels.tolist() == [[1, -1, -1], [0, 1, 1]]
     assert annotations.splits.tolist() == ["train", "test"]
     assert [(f.kind, f.where.rsplit(":")[-1]) for f in annotations.findings] == [
         ("bad value", "3"),
