@@ -246,6 +246,12 @@ def test_onehot_problems(photos: Path) -> None:
     ]
 
 
+def test_a_bad_value_is_unknown_and_no_blank(photos: Path) -> None:
+    text = "image,x,y\na.jpg,1,0\nb.jpg,maybe,1\nc.jpg,0,1\n"
+    assert read(photos, text).labels.tolist() == [[1, 0], [0, 1], [0, 1]]
+    assert read(photos, text, complete=True).labels.tolist() == [[1, -1], [0, 1], [-1, 1]]
+
+
 def test_onehot_columns_chosen_by_name(photos: Path) -> None:
     text = "image,x,y\na.jpg,1,-1\n"
     assert read(photos, text, categories=["y"]).labels.tolist() == [[-1]]

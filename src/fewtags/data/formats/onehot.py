@@ -42,6 +42,7 @@ from fewtags.data.formats.tables import (
 )
 from fewtags.errors import DataError, UserError
 
+BAD = np.inf  # unknown, but no blank: a typing mistake must not change what the zeros of a table mean
 STATES = {"absent": ABSENT, "unknown": UNKNOWN}
 
 
@@ -94,8 +95,8 @@ def choose_columns(table: Table, options: ReadOptions, taken: set[int | None]) -
 
 
 def read_values(table: Table, columns: list[int], findings: list[Finding]) -> np.ndarray:
-    """[N, C] of 1, 0, -1 and NaN for blank; a cell with anything else counts as blank."""
-    values = np.full((len(table.rows), len(columns)), np.nan, dtype=np.float32)
+    """[N, C] of 1, 0, -1, NaN for blank and BAD for anything else."""
+    values = np.full((len(table.rows), len(columns)), BAD, dtype=np.float32)
     for number, (line, row) in enumerate(table.rows):
         for place, column in enumerate(columns):
             text = cell_at(row, column)
@@ -132,7 +133,7 @@ def to_labels(values: np.ndarray, zero: str, minus_one: str, complete: bool) -> 
     labels[values == 0] = STATES[zero]
     labels[values == -1] = STATES[minus_one]
     if complete:
-        labels[:] = ABSENT
+        labels[values != BAD] = ABSENT
     labels[values == 1] = PRESENT
     return labels
 
