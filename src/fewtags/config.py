@@ -74,6 +74,16 @@ class ModelConfig(Settings):
     """Channels after a 1x1 convolution behind the backbone; 0 keeps the backbone's, 1024 in the paper."""
 
 
+class CacheConfig(Settings):
+    enabled: bool = False
+    """Compute the frozen stages' feature maps once and keep them on disk for this and later runs."""
+    views: int = Field(4, ge=1)
+    """Augmented views of each training image that are kept; epoch e trains on view e mod views."""
+    folder: str | None = None
+    """Where caches are kept; by default fewtags/features in the user's cache folder."""
+    dtype: Literal["bf16", "fp16", "fp32"] = "fp16"
+
+
 class WordsConfig(Settings):
     source: str = "auto"
     """Word vectors of the categories: a file, "random" (learned), or "auto": an installed package, else learned."""
@@ -128,6 +138,7 @@ class RunConfig(Settings):
     data: DataConfig = Field(default_factory=DataConfig)
     input: InputConfig = Field(default_factory=InputConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
+    cache: CacheConfig = Field(default_factory=CacheConfig)
     words: WordsConfig = Field(default_factory=WordsConfig)
     head_name: str
     head: SerializeAsAny[Settings]
@@ -149,7 +160,7 @@ class RunConfig(Settings):
 
 
 DEFAULT_METHOD = "an"
-GROUPS = ("data", "input", "model", "words", "head", "method", "train", "seed")
+GROUPS = ("data", "input", "model", "cache", "words", "head", "method", "train", "seed")
 
 
 def load_config(file: str | Path | None = None, overrides: Iterable[str] = (), **values: Any) -> RunConfig:
@@ -191,7 +202,8 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
     head = validate(head_class(head_name).Config, head_settings, "head")
     objective = validate(objective_class(name).Config, method_settings, "method")
     groups: dict[str, type[Settings]] = {
-        "data": DataConfig, "input": InputConfig, "model": ModelConfig, "words": WordsConfig, "train": TrainConfig,
+        "data": DataConfig, "input": InputConfig, "model": ModelConfig, "cache": CacheConfig,
+        "words": WordsConfig, "train": TrainConfig,
     }  # fmt: skip
     parts = {key: validate(kind, merged.get(key, {}), key) for key, kind in groups.items()}
     try:

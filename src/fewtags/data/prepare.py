@@ -82,7 +82,7 @@ def describe_labels(train: Annotations) -> str:
     without = int((train.known_positives == 0).sum())
     text = (
         f"Training on {len(train):,} images with {len(train.categories)} categories: {known:,} tags known "
-        f"({known / len(train):.2f} an image), {absent:,} known absent, {train.unknown_share:.1%} of all labels unknown."
+        f"({known / len(train):.2f} an image), {absent:,} known absent, {train.unknown_share:.1%} of labels unknown."
     )
     return text + (f" {without} categories have no known image and cannot be learned." if without else "")
 

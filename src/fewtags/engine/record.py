@@ -43,8 +43,8 @@ def describe(run: Run) -> None:
         run.log.say(f"Word vectors: {run.problem.words.source}.")
     run.log.say(
         f"Method {config.method_name} ({config.profile} profile) with the {config.head_name} head: "
-        f"{train.epochs} epochs in batches of {train.batch_size * train.accumulate} on {run.device}, seed {config.seed}. "
-        f"Everything goes to {run.folder}."
+        f"{train.epochs} epochs in batches of {train.batch_size * train.accumulate} on {run.device}, "
+        f"seed {config.seed}. Everything goes to {run.folder}."
     )
 
 

@@ -13,6 +13,8 @@ from torch import nn
 
 from fewtags import distributed
 from fewtags.config import RunConfig
+from fewtags.data.annotations import Annotations
+from fewtags.data.feature_cache import cached_batches
 from fewtags.data.loaders import image_batches
 from fewtags.data.prepare import RunData
 from fewtags.engine.evaluation import Batches, Predictions
@@ -62,13 +64,11 @@ class Run:
         return self.ema.module if self.ema is not None else self.learner.model
 
     def autocast(self) -> AbstractContextManager:
-        kind = precision_of(self.config.train.precision, self.device)
-        return nullcontext() if kind is None else torch.autocast(self.device.type, dtype=kind)
+        return autocast(self.config, self.device)
 
     def progress(self, step: int | None = None) -> Progress:
-        return Progress(
-            self.epoch, self.config.train.epochs, self.step if step is None else step, self.train_batches.num_steps
-        )
+        step = self.step if step is None else step
+        return Progress(self.epoch, self.config.train.epochs, step, self.train_batches.num_steps)
 
 
 def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.device, log: RunLog) -> Run:
@@ -89,10 +89,29 @@ def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.devi
         optimizer=build_optimizer(learner, config),
         scaler=torch.amp.GradScaler(device.type, enabled=half),
         ema=ModelEmaV3(learner.model, decay=config.train.ema) if config.train.ema else None,
-        train_batches=image_batches(
-            data.train, config.input, config.train, augment=True, seed=config.seed, on_gpu=device.type == "cuda"
-        ),
+        train_batches=make_batches(config, learner, data.train, device, augment=True),
         log=log,
+    )
+
+
+def make_batches(
+    config: RunConfig, learner: Learner, annotations: Annotations, device: torch.device, *, augment: bool
+) -> Batches:
+    """Batches of images, or of the frozen stages' maps where they are cached."""
+    model = learner.model
+    if not model.takes_maps:
+        on_gpu = device.type == "cuda"
+        return image_batches(annotations, config.input, config.train, augment=augment, seed=config.seed, on_gpu=on_gpu)
+    return cached_batches(
+        annotations,
+        model.backbone,
+        config.input,
+        config.cache,
+        augment=augment,
+        batch_size=config.train.batch_size,
+        seed=config.seed,
+        device=device,
+        autocast=lambda: autocast(config, device),
     )
 
 
@@ -104,6 +123,10 @@ def build_learner(config: RunConfig, problem: Problem) -> Learner:
             f"Method '{config.method_name}' needs category features, and head '{config.head_name}' gives none; "
             "use head=decoupled or head=graph."
         )
+    if config.cache.enabled:
+        if not model.backbone.num_frozen:
+            raise UserError("cache.enabled=true keeps the maps of frozen stages, but model.train_from freezes none.")
+        model.takes_maps = True
     return Learner(model, kind(config.method, problem, model.head.feature_dim))
 
 
@@ -154,6 +177,11 @@ def choose_device(name: str) -> torch.device:
     if name == "mps" and not torch.backends.mps.is_available():
         raise UserError("train.device=mps, but this is not a Mac with an Apple GPU.")
     return torch.device(name)
+
+
+def autocast(config: RunConfig, device: torch.device) -> AbstractContextManager:
+    kind = precision_of(config.train.precision, device)
+    return nullcontext() if kind is None else torch.autocast(device.type, dtype=kind)
 
 
 def precision_of(name: str, device: torch.device) -> torch.dtype | None:

@@ -17,19 +17,18 @@ from torch import Tensor
 from fewtags import distributed
 from fewtags.config import RunConfig
 from fewtags.data.annotations import Annotations
-from fewtags.data.loaders import image_batches
 from fewtags.data.prepare import RunData, prepare_data
 from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
 from fewtags.engine.evaluation import measure, predict
 from fewtags.engine.record import describe, restore, save_run, write_json, write_record
-from fewtags.engine.run import Measured, Run, build_run, choose_device
+from fewtags.engine.run import Measured, Run, build_run, choose_device, make_batches
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.schedule import lr_factor
 from fewtags.engine.thresholds import choose_thresholds
 from fewtags.errors import Interrupted, RunFailed
 from fewtags.methods.base import Batch, Progress, StepResult
 from fewtags.metrics import Scores
-from fewtags.models.build import save_model
+from fewtags.models.build import SavedModel
 from fewtags.ticker import duration
 
 
@@ -128,7 +127,7 @@ def step_seed(seed: int, progress: Progress) -> int:
 def stop_if_not_finite(run: Run, result: StepResult) -> None:
     if bool(torch.isfinite(result.total)):
         return
-    terms = ", ".join(f"{name}: {float(loss):g}" for name, loss in result.losses.items())
+    terms = ", ".join(f"{name}: {float(loss.detach()):g}" for name, loss in result.losses.items())
     last = run.folder / "checkpoints" / "last.pt"
     kept = f"the last good checkpoint is {last}" if last.is_file() else "no checkpoint was written yet"
     raise RunFailed(
@@ -144,7 +143,7 @@ def add_totals(run: Run, batch: Batch, result: StepResult) -> None:
     values |= {"loss": result.total, "steps": 1}
     values |= judge_decisions(run.data.truth, batch, result.decisions)
     for name, value in values.items():
-        run.totals[name] = run.totals.get(name, 0.0) + float(value)
+        run.totals[name] = run.totals.get(name, 0.0) + float(value.detach() if isinstance(value, Tensor) else value)
 
 
 def judge_decisions(truth: np.ndarray | None, batch: Batch, decisions: dict[str, Tensor]) -> dict[str, int]:
@@ -232,10 +231,7 @@ def measure_split(run: Run, split: str) -> Scores | None:
         return None
     if split not in run.latest:
         if split not in run.eval_batches:
-            on_gpu = run.device.type == "cuda"
-            run.eval_batches[split] = image_batches(
-                part, run.config.input, run.config.train, augment=False, on_gpu=on_gpu
-            )
+            run.eval_batches[split] = make_batches(run.config, run.learner, part, run.device, augment=False)
         batches = run.eval_batches[split]
         with run.log.ticking("Evaluating", batches.num_steps) as ticker:
             predictions = predict(run.model, batches, part.labels.shape, run.device, run.autocast, ticker.step)
@@ -269,7 +265,10 @@ def finish_run(run: Run) -> RunResult:
             np.savez_compressed(
                 run.folder / f"predictions-{name}.npz", probabilities=measured.predictions.probabilities
             )
-        save_model(run.folder / "model", run.model, run.config, run.problem, thresholds_of(run))
+        words = run.problem.words
+        about_words = None if words is None else (words.vectors.shape[1], words.learned)
+        saved = SavedModel(run.model, run.config, list(run.problem.categories), thresholds_of(run), about_words)
+        saved.save(run.folder / "model")
         write_json(run.folder / "result.json", {**result, "unreadable_images": len(run.broken)})
     distributed.wait_for_all()
     return RunResult(run.folder, last, run.best, split)

@@ -47,34 +47,33 @@ def build_classifier(config: RunConfig, problem: Problem, *, load_weights: bool 
 
 @dataclass(frozen=True)
 class SavedModel:
+    """All that prediction needs, as it is kept in a folder: `model.safetensors` and `tagger.json`."""
+
     classifier: Classifier
     config: RunConfig
     categories: list[str]
     thresholds: np.ndarray  # [C] a tag is given where its probability reaches this
+    word_vectors: tuple[int, bool] | None  # their length and whether they were learned, where the head has any
 
-
-def save_model(
-    folder: Path, classifier: Classifier, config: RunConfig, problem: Problem, thresholds: np.ndarray
-) -> None:
-    """`model.safetensors` and `tagger.json`: weights, names, thresholds and settings, all that prediction needs."""
-    folder.mkdir(parents=True, exist_ok=True)
-    about = {
-        "format": FORMAT,
-        "fewtags": fewtags.__version__,
-        "categories": list(problem.categories),
-        "thresholds": [round(float(t), 6) for t in thresholds],
-        "word_vectors": None if problem.words is None else [problem.words.vectors.shape[1], problem.words.learned],
-        "config": config.nested(),
-    }
-    weights = {name: tensor.contiguous() for name, tensor in classifier.state_dict().items()}
-    save_file(weights, folder / "model.safetensors.part")
-    (folder / "model.safetensors.part").replace(folder / "model.safetensors")
-    (folder / "tagger.json.part").write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
-    (folder / "tagger.json.part").replace(folder / "tagger.json")
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        about = {
+            "format": FORMAT,
+            "fewtags": fewtags.__version__,
+            "categories": self.categories,
+            "thresholds": [round(float(threshold), 6) for threshold in self.thresholds],
+            "word_vectors": self.word_vectors,
+            "config": self.config.nested(),
+        }
+        weights = {name: tensor.contiguous() for name, tensor in self.classifier.state_dict().items()}
+        save_file(weights, folder / "model.safetensors.part")
+        (folder / "model.safetensors.part").replace(folder / "model.safetensors")
+        (folder / "tagger.json.part").write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
+        (folder / "tagger.json.part").replace(folder / "tagger.json")
 
 
 def load_model(folder: str | Path) -> SavedModel:
-    """Read what `save_model` wrote; a run folder may be given too."""
+    """Read what `SavedModel.save` wrote; a run folder may be given too."""
     folder = Path(folder)
     folder = folder / "model" if (folder / "model" / "tagger.json").is_file() else folder
     about = _read_about(folder)
@@ -91,7 +90,7 @@ def load_model(folder: str | Path) -> SavedModel:
     except Exception as error:
         reason = str(error).strip().splitlines()[0][:150]
         raise UserError(f"{file} is missing, damaged or does not fit tagger.json ({reason}).") from error
-    return SavedModel(classifier.eval(), config, categories, np.array(about["thresholds"]))
+    return SavedModel(classifier.eval(), config, categories, np.array(about["thresholds"]), about["word_vectors"])
 
 
 def _read_about(folder: Path) -> dict:

@@ -69,7 +69,9 @@ class LinearHead(Head):
 
     def __init__(self, config: Config, in_channels: int, problem: Problem):
         super().__init__(config, in_channels, problem)
-        self.hidden = nn.Sequential(nn.Linear(in_channels, config.hidden), nn.Tanh()) if config.hidden else nn.Identity()
+        self.hidden = (
+            nn.Sequential(nn.Linear(in_channels, config.hidden), nn.Tanh()) if config.hidden else nn.Identity()
+        )
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.hidden or in_channels, problem.num_categories)
         with torch.no_grad():

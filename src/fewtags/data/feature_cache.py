@@ -1,0 +1,230 @@
+"""Feature maps of the frozen stages, computed once and memory-mapped, for every run that shares them.
+
+A cache is a folder named by a hash of everything its content depends on: image files (name, size, time of change),
+the frozen stages and their weights, the input pipeline, the number of views and the number type. Anything that changes
+makes another folder. While it is written the folder is called `<key>.part`; an interrupted one is completed, never used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewtags import distributed
+from fewtags.config import CacheConfig, InputConfig
+from fewtags.data.annotations import Annotations
+from fewtags.data.dataset import Collate, ImageDataset, Loaded
+from fewtags.data.loaders import EpochBatches
+from fewtags.errors import DataError, RunFailed
+from fewtags.methods.base import Batch
+from fewtags.models.backbones import Backbone
+from fewtags.ticker import Ticker, ticking
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+CHUNK = 64  # images per forward pass; after each the progress is written down
+
+
+@dataclass(frozen=True)
+class FeatureCache:
+    """Maps [views, N, D, h, w] on disk. Training has several augmented views, evaluation the plain one."""
+
+    maps: Tensor
+    broken: dict[int, str]  # row -> why its image could not be read
+
+    @classmethod
+    def open(cls, folder: Path) -> FeatureCache:
+        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        shape, dtype = about["shape"], DTYPES[about["dtype"]]
+        size = int(np.prod(shape))
+        maps = torch.from_file(str(folder / "maps.bin"), shared=False, size=size, dtype=dtype).view(shape)
+        return cls(maps, {int(row): reason for row, reason in about["broken"].items()})
+
+
+class CachedBatches:
+    """Batches of cached maps, in the order and with the views that `ImageBatches` would give."""
+
+    def __init__(self, cache: FeatureCache, labels: Tensor, sampler: EpochBatches):
+        self.cache, self.labels, self.sampler = cache, labels, sampler
+
+    @property
+    def num_steps(self) -> int:
+        return self.sampler.num_batches
+
+    def epoch(self, number: int = 0, from_step: int = 0) -> Iterator[Loaded]:
+        self.sampler.start(number, from_step)
+        view = self.cache.maps[number % len(self.cache.maps)]
+        for batch in self.sampler:
+            rows = [row for _, row in batch]
+            broken = {row: self.cache.broken[row] for row in rows if row in self.cache.broken}
+            index = torch.tensor([row for row in rows if row not in broken], dtype=torch.long)
+            maps = view[index].float()
+            yield Loaded(Batch(maps, self.labels[index], index) if len(index) else None, broken)
+
+
+def cached_batches(
+    annotations: Annotations,
+    backbone: Backbone,
+    input_config: InputConfig,
+    cache_config: CacheConfig,
+    *,
+    augment: bool,
+    batch_size: int,
+    seed: int = 0,
+    device: torch.device,
+    autocast: Callable[[], AbstractContextManager] = nullcontext,
+    quiet: bool = False,
+) -> CachedBatches:
+    """Batches of the frozen stages' maps; they are computed now unless an equal cache is there already."""
+    dataset = ImageDataset(annotations, input_config, augment=augment, seed=seed, keep=False)
+    views = cache_config.views if augment else 1
+    about = {
+        "images": image_stamps(annotations),
+        "frozen": backbone.stage_names[: backbone.num_frozen],
+        "weights": weights_hash(backbone),
+        "input": input_config.model_dump(exclude={"keep_in_memory"}),
+        "augment": augment,
+        "views": views,
+        "seed": seed if augment else None,
+        "dtype": cache_config.dtype,
+    }
+    folder = cache_root(cache_config) / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
+    if distributed.is_main() and not (folder / "about.json").is_file():
+        with ticking("Computing features", -(-len(annotations) // CHUNK) * views, quiet=quiet) as ticker:
+            compute(folder, dataset, backbone, views, cache_config.dtype, device, autocast, ticker)
+    distributed.wait_for_all()
+    sampler = EpochBatches(len(annotations), batch_size, shuffle=augment, seed=seed)
+    return CachedBatches(FeatureCache.open(folder), torch.from_numpy(annotations.labels), sampler)
+
+
+def cache_root(config: CacheConfig) -> Path:
+    if config.folder:
+        return Path(config.folder)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fewtags" / "features"
+
+
+def image_stamps(annotations: Annotations) -> str:
+    """A hash that changes when an image file does: of every name, size and time of change."""
+    digest = hashlib.sha256()
+    for row in range(len(annotations)):
+        path = annotations.path(row)
+        try:
+            status = path.stat()
+            digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        except OSError:
+            digest.update(f"{path.resolve()}\0missing\n".encode())
+    return digest.hexdigest()
+
+
+def weights_hash(backbone: Backbone) -> str:
+    digest = hashlib.sha256(json.dumps([backbone.mean, backbone.std]).encode())
+    for stage in list(backbone.stages.values())[: backbone.num_frozen]:
+        for name, tensor in stage.state_dict().items():
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+@torch.inference_mode()
+def compute(
+    folder: Path,
+    dataset: ImageDataset,
+    backbone: Backbone,
+    views: int,
+    dtype: str,
+    device: torch.device,
+    autocast: Callable[[], AbstractContextManager],
+    ticker: Ticker,
+) -> None:
+    """Fill `<folder>.part` view by view and chunk by chunk, going on where an interrupted one ended; then rename it."""
+    part = folder.with_name(folder.name + ".part")
+    part.mkdir(parents=True, exist_ok=True)
+    state = read_progress(part)
+    chunks = [range(first, min(first + CHUNK, len(dataset))) for first in range(0, len(dataset), CHUNK)]
+    labels = Collate(torch.zeros(len(dataset), 0))
+    was_training = backbone.training
+    backbone.eval()
+    with (part / "maps.bin").open("r+b" if (part / "maps.bin").exists() else "w+b") as out:
+        for number, (view, rows) in enumerate((view, rows) for view in range(views) for rows in chunks):
+            ticker.step()
+            if number < state["chunks"]:
+                continue
+            loaded = labels([dataset[view, row] for row in rows])
+            maps = chunk_maps(loaded, rows, backbone, device, autocast, state, dtype)
+            if number == 0:
+                check_space(part, views * len(dataset) * maps[0].numel() * maps.element_size())
+            out.seek(number_of_bytes(view, rows, len(dataset), maps))
+            out.write(maps.view(torch.uint8).numpy().tobytes())
+            state["chunks"] = number + 1
+            state["broken"] |= {str(row): reason for row, reason in loaded.broken.items()}
+            if (number + 1) % 16 == 0:
+                out.flush()
+                write_progress(part, state)
+    backbone.train(was_training)
+    if state["shape"] is None:
+        raise DataError("Not a single image could be read, so there are no features to keep.")
+    write_json_beside(part / "about.json", {**state, "dtype": dtype, "shape": [views, len(dataset), *state["shape"]]})
+    part.replace(folder)
+
+
+def chunk_maps(
+    loaded: Loaded,
+    rows: range,
+    backbone: Backbone,
+    device: torch.device,
+    autocast: Callable[[], AbstractContextManager],
+    state: dict[str, Any],
+    dtype: str,
+) -> Tensor:
+    """[chunk, D, h, w]; rows of unreadable images are zeros."""
+    if loaded.batch is None:
+        if state["shape"] is None:
+            raise DataError(next(iter(loaded.broken.values())))
+        return torch.zeros(len(rows), *state["shape"], dtype=DTYPES[dtype])
+    with autocast():
+        computed = backbone.forward_frozen(loaded.batch.images.to(device)).to("cpu", DTYPES[dtype])
+    state["shape"] = list(computed.shape[1:])
+    maps = torch.zeros(len(rows), *computed.shape[1:], dtype=computed.dtype)
+    maps[loaded.batch.index - rows.start] = computed
+    return maps
+
+
+def number_of_bytes(view: int, rows: range, num_images: int, maps: Tensor) -> int:
+    """Where the chunk begins in the file."""
+    return (view * num_images + rows.start) * maps[0].numel() * maps.element_size()
+
+
+def check_space(folder: Path, needed: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise RunFailed(
+            f"The feature cache needs {needed / 1e9:.1f} GB and {folder.parent} has {free / 1e9:.1f} GB free; "
+            "give another place with cache.folder, fewer cache.views, or do without (cache.enabled=false)."
+        )
+
+
+def read_progress(part: Path) -> dict[str, Any]:
+    file = part / "progress.json"
+    if file.is_file():
+        return json.loads(file.read_text(encoding="utf-8"))
+    return {"chunks": 0, "shape": None, "broken": {}}
+
+
+def write_progress(part: Path, state: dict[str, Any]) -> None:
+    write_json_beside(part / "progress.json", state)
+
+
+def write_json_beside(file: Path, content: Any) -> None:
+    beside = file.with_name(file.name + ".new")
+    beside.write_text(json.dumps(content), encoding="utf-8")
+    beside.replace(file)

@@ -1,0 +1,191 @@
+"""The estimator for Python users, in scikit-learn's manner: fit, predict, predict_proba, score, save, load."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fewtags.config import RunConfig, load_config
+from fewtags.data.annotations import Annotations
+from fewtags.data.formats import read_annotations
+from fewtags.data.prepare import measurable, split_data
+from fewtags.engine.run_log import read_rows
+from fewtags.engine.training import train
+from fewtags.errors import UserError
+from fewtags.inference import find_images, predict_files
+from fewtags.metrics import mean_average_precision
+from fewtags.models.build import SavedModel, load_model
+
+Images = str | Path | Sequence[str | Path] | Annotations
+
+
+class Tagger:
+    """A multi-label image tagger for partly known tags.
+
+    >>> tagger = Tagger(method="caldnr", backbone="resnet50").fit("photos/", tags="tags.csv")
+    >>> tagger.predict(["photos/a.jpg"])
+    [['beach', 'dog']]
+
+    Parameters are kept as they are given; what `fit` learns ends in an underscore: `classes_`, `thresholds_`,
+    `history_`, `config_`. Any setting of a run can be given in `settings`, for example ["train.epochs=5", "input.size=448"].
+    """
+
+    def __init__(
+        self,
+        method: str = "caldnr",
+        backbone: str = "resnet50",
+        *,
+        weights: str | Path | None = None,
+        pretrained: bool = True,
+        epochs: int | None = None,
+        settings: Iterable[str] = (),
+        seed: int = 0,
+        device: str = "auto",
+        out: str | Path | None = None,
+        verbose: bool = False,
+    ):
+        self.method = method
+        self.backbone = backbone
+        self.weights = weights
+        self.pretrained = pretrained
+        self.epochs = epochs
+        self.settings = settings
+        self.seed = seed
+        self.device = device
+        self.out = out
+        self.verbose = verbose
+
+    # --- scikit-learn's conventions ---
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if "_" not in (name[0], name[-1])}
+
+    def set_params(self, **params: Any) -> Tagger:
+        for name, value in params.items():
+            if name not in self.get_params():
+                raise UserError(f"Tagger has no parameter '{name}'; it has: {', '.join(self.get_params())}.")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        return f"Tagger(method={self.method!r}, backbone={self.backbone!r})"
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_saved")
+
+    # --- learning ---
+
+    def fit(self, images: Images, tags: Any = None, **options: Any) -> Tagger:
+        """Learn from a folder or file in any known layout, a folder and a tag file, or image paths and their tags.
+
+        `tags` may be a file, a list of tag lists (what is not listed is unknown), or a matrix of 1 present, 0 unknown,
+        -1 absent with `classes=[...]`. Other `options` go to the reader.
+        """
+        config = self._config()
+        annotations = as_annotations(images, tags, **options)
+        data = split_data(annotations, config.data, config.seed)
+        folder = Path(self.out) if self.out is not None else Path(tempfile.mkdtemp(prefix="fewtags-"))
+        try:
+            train(config, folder, data=data, quiet=not self.verbose)
+            self.history_ = read_rows(folder / "metrics.jsonl")
+            self._use(load_model(folder))
+        finally:
+            if self.out is None:
+                shutil.rmtree(folder, ignore_errors=True)
+        return self
+
+    def _config(self) -> RunConfig:
+        given = {
+            "method.name": self.method, "model.backbone": self.backbone, "model.pretrained": self.pretrained,
+            "model.weights": self.weights, "train.epochs": self.epochs, "seed": self.seed, "train.device": self.device,
+        }  # fmt: skip
+        overrides = [f"{name}={value}" for name, value in given.items() if value is not None]
+        return load_config(None, [*overrides, *self.settings])
+
+    def _use(self, saved: SavedModel) -> None:
+        self._saved = saved
+        self.classes_ = np.array(saved.categories)
+        self.thresholds_ = saved.thresholds
+        self.config_ = saved.config
+
+    # --- predicting ---
+
+    def predict_proba(self, images: Images) -> np.ndarray:
+        """[N, C] probabilities, columns as in `classes_`."""
+        saved = self._fitted()
+        rows = []
+        for prediction in predict_files(saved, image_paths(images), device=self.device):
+            if prediction.probabilities is None:
+                raise UserError(f"{prediction.problem} Take it out, or use `fewtags predict`, which goes on without.")
+            rows.append(prediction.probabilities)
+        return np.stack(rows)
+
+    def predict(self, images: Images) -> list[list[str]]:
+        """The tags of each image, most probable first: those that reach their category's threshold."""
+        probabilities = self.predict_proba(images)
+        given = probabilities >= self.thresholds_
+        order = np.argsort(-probabilities, axis=1, kind="stable")
+        return [[str(self.classes_[c]) for c in row if kept[c]] for row, kept in zip(order, given, strict=True)]
+
+    def score(self, images: Images, tags: Any = None, **options: Any) -> float:
+        """mAP from 0 to 1. Where labels are unknown only the known ones count, or, without any known absence, unknown
+        counts as absent."""
+        annotations = as_annotations(images, tags, **options)
+        missing = set(annotations.categories) - set(self._fitted().categories)
+        if missing:
+            known = ", ".join(self.classes_[:5])
+            raise UserError(f"The tagger does not know '{sorted(missing)[0]}'; it knows: {known}, …")
+        columns = [self._fitted().categories.index(name) for name in annotations.categories]
+        truth, mask = measurable(annotations.labels)
+        return mean_average_precision(self.predict_proba(annotations)[:, columns], truth, mask=mask)
+
+    def _fitted(self) -> SavedModel:
+        if not hasattr(self, "_saved"):
+            raise UserError("This Tagger is not fitted yet; call fit(...) first, or Tagger.load(folder).")
+        return self._saved
+
+    # --- keeping ---
+
+    def save(self, folder: str | Path) -> None:
+        """Write model.safetensors and tagger.json: weights, names, thresholds, settings."""
+        self._fitted().save(Path(folder))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Tagger:
+        """A tagger from the folder that `save` wrote, or from a finished run."""
+        saved = load_model(folder)
+        config = saved.config
+        tagger = cls(config.method_name, config.model.backbone, pretrained=False, seed=config.seed)
+        tagger._use(saved)
+        return tagger
+
+
+def as_annotations(
+    images: Images, tags: Any = None, *, classes: Sequence[str] | None = None, **options: Any
+) -> Annotations:
+    """Whatever `fit` and `score` take, as Annotations."""
+    if isinstance(images, Annotations):
+        return images
+    if isinstance(images, str | Path):
+        if tags is None or isinstance(tags, str | Path):
+            return read_annotations(images, tags=tags, **options)
+        images = find_images([images])
+    paths = [str(Path(path).absolute()) for path in images]
+    if tags is None:
+        raise UserError("Tags are missing: give a tag file, a list of tag lists, or a matrix with classes=[...].")
+    if isinstance(tags, np.ndarray):
+        if classes is None:
+            raise UserError("A matrix of labels needs the names of its columns: classes=[...].")
+        return Annotations.from_onehot(paths, tags, classes, zero="unknown", root="/")
+    return Annotations.from_tags(paths, tags, categories=classes, root="/")
+
+
+def image_paths(images: Images) -> list[Path]:
+    if isinstance(images, Annotations):
+        return [images.path(row) for row in range(len(images))]
+    return find_images([images] if isinstance(images, str | Path) else images)

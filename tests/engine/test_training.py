@@ -1,0 +1,133 @@
+"""A run: it learns, can be stopped and resumed bit for bit, says what went wrong, and leaves a usable folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import TinyConfig
+from fewtags.data.annotations import Annotations
+from fewtags.data.prepare import split_data
+from fewtags.engine import training
+from fewtags.engine.checkpoint import load_checkpoint
+from fewtags.engine.record import load_run_config
+from fewtags.engine.run_log import read_rows
+from fewtags.errors import Interrupted, RunFailed, UserError
+from fewtags.inference import predict_files
+from fewtags.methods import METHODS
+from fewtags.models.build import load_model
+
+
+def run(config, folder: Path, data: Annotations, **more):
+    return training.train(config, folder, data=split_data(data, config.data, config.seed), quiet=True, **more)
+
+
+def tensors(content: object, prefix: str = "") -> dict[str, Tensor]:
+    """Every tensor in a nested checkpoint, by its path."""
+    if isinstance(content, Tensor):
+        return {prefix: content}
+    items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    return {name: t for key, value in items for name, t in tensors(value, f"{prefix}/{key}").items()}
+
+
+def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send this process a SIGTERM once so many training steps were taken, as a job scheduler would."""
+    original, taken = training.train_step, []
+
+    def step(*args):
+        taken.append(1)
+        if len(taken) == steps:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args)
+
+    monkeypatch.setattr(training, "train_step", step)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_resumed_run_repeats_the_uninterrupted_one(method, patches, tmp_path, monkeypatch):
+    """Stopped in the middle of an epoch: weights, optimiser and method state end equal to the last bit."""
+    config = TinyConfig.make(f"method={method}", "train.ema=0.9")
+    run(config, tmp_path / "whole", patches)
+    with monkeypatch.context() as patch:
+        stop_after(7, patch)  # epochs have 5 steps
+        with pytest.raises(Interrupted, match="--resume"):
+            run(config, tmp_path / "parts", patches)
+    assert load_checkpoint(tmp_path / "parts/checkpoints/last.pt")["step"] == 2
+    run(config, tmp_path / "parts", patches, resume=True)
+    whole, parts = (load_checkpoint(tmp_path / name / "checkpoints/last.pt") for name in ("whole", "parts"))
+    expected, found = tensors(whole), tensors(parts)
+    assert expected.keys() == found.keys()
+    different = [name for name in expected if not torch.equal(expected[name], found[name])]
+    assert not different
+    assert whole["totals"] == parts["totals"]
+
+
+def test_training_learns_colours(patches, tmp_path):
+    config = TinyConfig.make("data.known=1.0", "train.epochs=15", "train.lr=3e-3", "train.head_lr_scale=1")
+    assert run(config, tmp_path / "run", patches).last.map > 0.9
+
+
+def test_the_run_folder_tells_everything(patches, tmp_path):
+    run(TinyConfig.make(), tmp_path / "run", patches)
+    folder = tmp_path / "run"
+    assert {"config.yaml", "environment.json", "data.json", "metrics.jsonl", "result.json", "model", "checkpoints"} <= {
+        path.name for path in folder.iterdir()
+    }
+    rows = read_rows(folder / "metrics.jsonl")
+    assert [row["epoch"] for row in rows if row["kind"] == "eval"] == [1, 2]
+    assert json.loads((folder / "data.json").read_text())["train"]["hash"]
+    assert load_run_config(folder) == TinyConfig.make()
+
+
+def test_the_saved_model_predicts_what_the_run_measured(patches, tmp_path):
+    result = run(TinyConfig.make("method=caldnr"), tmp_path / "run", patches)
+    test = patches.split("test")
+    saved = load_model(tmp_path / "run")
+    rows = [p.probabilities for p in predict_files(saved, [test.path(n) for n in range(len(test))])]
+    measured = np.load(tmp_path / "run/predictions-test.npz")["probabilities"]
+    np.testing.assert_allclose(np.stack(rows), measured, atol=1e-5)
+    assert result.split == "test"
+
+
+def test_broken_images_are_reported_and_left_out(patches, tmp_path):
+    copy = tmp_path / "data"
+    copy.mkdir()
+    for name in patches.images:
+        (copy / name).write_bytes((patches.root / name).read_bytes())
+    (copy / "03.png").write_bytes((patches.root / "03.png").read_bytes()[:200])
+    (copy / "40.png").write_bytes(b"not an image")
+    result = run(TinyConfig.make(), tmp_path / "run", replace(patches, root=copy))
+    bad = (tmp_path / "run/bad_images.txt").read_text()
+    assert "03.png" in bad
+    assert "40.png" in bad
+    assert result.last.num_images == 11
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(patches, tmp_path):
+    config = TinyConfig.make("train.lr=1e30", "train.optimizer=adam", "train.schedule=none", "train.epochs=3")
+    with pytest.raises(RunFailed, match=r"not finite at epoch \d+, step \d+ \(observed: \w+\)"):
+        run(config, tmp_path / "run", patches)
+
+
+def test_resuming_on_other_data_is_refused(patches, tmp_path):
+    run(TinyConfig.make(), tmp_path / "run", patches)
+    with pytest.raises(UserError, match="training data changed"):
+        run(TinyConfig.make("data.mask_seed=1"), tmp_path / "run", patches, resume=True)
+
+
+def test_gradients_accumulate_to_the_larger_batch(patches, tmp_path):
+    """Two half batches, accumulated, move the weights like one whole batch (batch norm frozen, plain mean loss)."""
+    common = ("train.epochs=1", "model.train_from=head", "train.schedule=none", "input.flip=false", "input.crops=[37]")
+    run(TinyConfig.make(*common, "train.batch_size=36"), tmp_path / "one", patches)
+    run(TinyConfig.make(*common, "train.batch_size=18", "train.accumulate=2"), tmp_path / "two", patches)
+    one, two = (load_checkpoint(tmp_path / name / "checkpoints/last.pt")["model"] for name in ("one", "two"))
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-5)
