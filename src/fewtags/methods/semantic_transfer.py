@@ -9,12 +9,12 @@ assumes that the unknown are absent.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from fewtags.methods.base import Batch, Objective, Outputs, Problem, Progress, StepResult
 from fewtags.methods.cross_image import cross_image_loss, sampled_cross_image_loss
@@ -99,7 +99,7 @@ class SemanticTransfer(CrossImageTransfer):
         """Weight of the loss that trains the classifier of pairs of categories."""
         pair_width: int = 128
         """Width to which the features of a pair are reduced; 512 in the paper."""
-        pair_hidden: int = 256
+        pair_hidden: int = 128
         """Width of the hidden layer, and length of the vector of each of the C(C-1)/2 pairs; 1024 in the paper."""
 
     def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
@@ -129,10 +129,8 @@ class PairClassifier(nn.Module):
 
     with one vector k_ij per pair. V1 [q_i ; q_j] is a sum of one part of i and one of j, so V1 is applied to categories
     instead of pairs, and k_ij V2 does not depend on the image. What is left per image and pair is a sum, a relu and a
-    dot product, made in pieces and made again for the gradient.
+    dot product (`relu_scores`).
     """
-
-    PIECE = 2**24  # elements of [B, pairs, hidden] at a time
 
     first: Tensor
     second: Tensor
@@ -150,20 +148,12 @@ class PairClassifier(nn.Module):
         self.bias = nn.Parameter(torch.zeros(len(first)))  # beta
 
     def forward(self, features: Tensor) -> Tensor:
-        reduced = self.reduce(features)
+        reduced = self.reduce(features.transpose(0, 1))  # [C, B, width]
         weight_first, weight_second = self.to_hidden.weight.chunk(2, dim=1)
-        part_first = F.linear(reduced, weight_first, self.to_hidden.bias)  # [B, C, hidden]
+        part_first = F.linear(reduced, weight_first, self.to_hidden.bias)  # [C, B, hidden]
         part_second = F.linear(reduced, weight_second)
-        vectors = self.vectors @ self.mix.weight  # k_ij V2
-        scores = [
-            checkpoint(_relu_scores, part_first, part_second, i, j, k, use_reentrant=False, preserve_rng_state=False)
-            for i, j, k in self._pieces(vectors, rows=len(features))
-        ]
-        return torch.cat(scores, dim=1) + (self.vectors @ self.mix.bias + self.bias)
-
-    def _pieces(self, vectors: Tensor, rows: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        size = max(1, self.PIECE // max(1, rows * vectors.shape[1]))
-        return zip(self.first.split(size), self.second.split(size), vectors.split(size), strict=True)
+        scores = relu_scores(part_first, part_second, self.vectors @ self.mix.weight)
+        return scores.T + (self.vectors @ self.mix.bias + self.bias)
 
     def both(self, present: Tensor) -> Tensor:
         """[B, C(C-1)/2] are both categories of a pair known to be present?"""
@@ -178,5 +168,43 @@ class PairClassifier(nn.Module):
         return total / present.sum(1, keepdim=True).clamp(min=1)
 
 
-def _relu_scores(part_first: Tensor, part_second: Tensor, i: Tensor, j: Tensor, vectors: Tensor) -> Tensor:
-    return (F.relu(part_first[:, i] + part_second[:, j]) * vectors).sum(-1)
+def relu_scores(first: Tensor, second: Tensor, vectors: Tensor) -> Tensor:
+    """v_ij . relu(first_i + second_j) for i < j: [C, B, H], [C, B, H] and [C(C-1)/2, H] -> [C(C-1)/2, B]."""
+    dtype = torch.promote_types(first.dtype, torch.float32)
+    with torch.autocast(first.device.type, enabled=False):
+        return _ReluScores.apply(first.to(dtype), second.to(dtype), vectors.to(dtype))
+
+
+class _ReluScores(torch.autograd.Function):
+    """One category i at a time, with all j > i: the hidden layer of all pairs is never held; backward makes it again."""
+
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, second: Tensor, vectors: Tensor) -> Tensor:
+        ctx.save_for_backward(first, second, vectors)
+        scores = first.new_empty(len(vectors), first.shape[1])
+        for i, pairs in _rows_of_pairs(len(first)):
+            hidden = F.relu(first[i] + second[i + 1 :])  # [C - i - 1, B, H]
+            scores[pairs] = torch.bmm(hidden, vectors[pairs].unsqueeze(2)).squeeze(2)
+        return scores
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        first, second, vectors = ctx.saved_tensors
+        grad_first, grad_second, grad_vectors = (torch.zeros_like(t) for t in (first, second, vectors))
+        for i, pairs in _rows_of_pairs(len(first)):
+            hidden, grad = F.relu(first[i] + second[i + 1 :]), grads[0][pairs]
+            grad_vectors[pairs] = torch.bmm(grad.unsqueeze(1), hidden).squeeze(1)
+            slope = grad.unsqueeze(2) * vectors[pairs].unsqueeze(1) * (hidden > 0)
+            grad_first[i] = slope.sum(0)
+            grad_second[i + 1 :] += slope
+        return grad_first, grad_second, grad_vectors
+
+
+def _rows_of_pairs(num_categories: int) -> Iterator[tuple[int, slice]]:
+    """(i, where its pairs with j > i are) in the order of `triu_indices`."""
+    start = 0
+    for i in range(num_categories - 1):
+        stop = start + num_categories - i - 1
+        yield i, slice(start, stop)
+        start = stop
