@@ -12,7 +12,7 @@ import numpy as np
 from fewtags.data.annotations import SPLITS, Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.data.loaders import image_batches
-from fewtags.data.prepare import partial_warning, prepare_data
+from fewtags.data.prepare import prepare_data
 from fewtags.engine.evaluation import measure, predict
 from fewtags.engine.run import choose_device
 from fewtags.errors import DataError, UserError, did_you_mean
@@ -34,7 +34,7 @@ def evaluate_saved(
     """Scores, category names and warnings."""
     saved = load_model(run)
     part = own_part(saved, split) if data is None else other_part(saved, data, tags, format, options, split)
-    warnings = [] if part.complete else [partial_warning(split, part)]
+    warnings = [] if part.complete else [f"Warning: {part.partial_warning(split)}"]
     where = choose_device(device)
     batches = image_batches(part, saved.config.input, saved.config.train, augment=False)
     with ticking("Evaluating", batches.num_steps) as ticker:

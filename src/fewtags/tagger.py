@@ -32,7 +32,7 @@ class Tagger:
     [['beach', 'dog']]
 
     Parameters are kept as they are given; what `fit` learns ends in an underscore: `classes_`, `thresholds_`,
-    `history_`, `config_`. Any setting of a run can be given in `settings`, for example ["train.epochs=5", "input.size=448"].
+    `history_`, `config_`. Any setting of a run can be given in `settings`: ["train.epochs=5", "input.size=448"].
     """
 
     def __init__(

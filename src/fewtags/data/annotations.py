@@ -63,7 +63,9 @@ class Annotations:
     def __post_init__(self) -> None:
         shape = (len(self.images), len(self.categories))
         if self.labels.shape != shape:
-            raise UserError(f"Labels of shape {self.labels.shape} do not fit {shape[0]} images and {shape[1]} categories.")
+            raise UserError(
+                f"Labels of shape {self.labels.shape} do not fit {shape[0]} images and {shape[1]} categories."
+            )
         if self.labels.dtype != np.int8:
             raise UserError(f"Labels must be int8 (1 present, 0 unknown, -1 absent), not {self.labels.dtype}.")
         if not np.isin(self.labels, (PRESENT, UNKNOWN, ABSENT)).all():
@@ -135,7 +137,9 @@ class Annotations:
             raise UserError(f"A one-hot matrix holds 1, 0, -1 or blank; found {odd:g}.")
         if zero == "absent":
             labels = np.where(matrix == 0, ABSENT, labels)
-        return cls(Path(root), list(images), list(categories), labels.astype(np.int8), _splits(splits, len(images)), **more)
+        return cls(
+            Path(root), list(images), list(categories), labels.astype(np.int8), _splits(splits, len(images)), **more
+        )
 
     # --- views ---
 
@@ -166,6 +170,13 @@ class Annotations:
     @property
     def unknown_share(self) -> float:
         return float((self.labels == UNKNOWN).mean()) if self.labels.size else 0.0
+
+    def partial_warning(self, split: str) -> str:
+        """What it means that these labels, which are to measure with, are partial; for people."""
+        how = "unknown ones count as absent, so the true precision is higher than what is measured"
+        if (self.labels == ABSENT).any():
+            how = "only the known ones are counted"
+        return f"{self.unknown_share:.0%} of the {split} labels are unknown; {how}."
 
     def content_hash(self) -> str:
         """Of the image names, categories, labels and splits (not of the pixels)."""

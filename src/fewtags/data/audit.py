@@ -202,10 +202,7 @@ def _partial_evaluation_labels(annotations: Annotations) -> Iterator[Finding]:
     for split, name in (("val", "validation"), ("test", "test")):
         part = annotations.split(split)
         if len(part) and not part.complete:
-            message = (
-                f"{part.unknown_share:.0%} of the {name} labels are unknown, so scores measured on them are biased."
-            )
-            yield Finding("partial evaluation labels", annotations.name, message)
+            yield Finding("partial evaluation labels", annotations.name, part.partial_warning(name))
 
 
 def _rare_categories(usable: Annotations) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 A cache is a folder named by a hash of everything its content depends on: image files (name, size, time of change),
 the frozen stages and their weights, the input pipeline, the number of views and the number type. Anything that changes
-makes another folder. While it is written the folder is called `<key>.part`; an interrupted one is completed, never used.
+makes another folder. While it is written the folder is called `<key>.part`; a half-written one is completed first.
 """
 
 from __future__ import annotations

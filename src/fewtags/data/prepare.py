@@ -55,7 +55,7 @@ def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> R
     sentences.append(describe_labels(observed))
     for name, part in (("validation", val), ("test", test)):
         if len(part) and not part.complete:
-            sentences.append(partial_warning(name, part))
+            sentences.append(f"Warning: {part.partial_warning(name)}")
     return RunData(observed, truth, val if len(val) else None, test if len(test) else None, sentences)
 
 
@@ -85,14 +85,6 @@ def describe_labels(train: Annotations) -> str:
         f"({known / len(train):.2f} an image), {absent:,} known absent, {train.unknown_share:.1%} of labels unknown."
     )
     return text + (f" {without} categories have no known image and cannot be learned." if without else "")
-
-
-def partial_warning(name: str, part: Annotations) -> str:
-    if (part.labels == ABSENT).any():
-        how = "only the known ones are counted"
-    else:
-        how = "unknown ones are counted as absent, so the true precision is higher than what is measured"
-    return f"Warning: {part.unknown_share:.0%} of the {name} labels are unknown; {how}."
 
 
 def measurable(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:

@@ -38,6 +38,7 @@ class RunResult:
     last: Scores | None  # of the last epoch, on the test split or else on validation
     best: dict[str, Any]  # of the best epoch on the split that was evaluated each epoch
     split: str | None
+    seconds: float  # of training
 
 
 # --- the whole run ---
@@ -271,7 +272,7 @@ def finish_run(run: Run) -> RunResult:
         saved.save(run.folder / "model")
         write_json(run.folder / "result.json", {**result, "unreadable_images": len(run.broken)})
     distributed.wait_for_all()
-    return RunResult(run.folder, last, run.best, split)
+    return RunResult(run.folder, last, run.best, split, run.seconds)
 
 
 def thresholds_of(run: Run) -> np.ndarray:

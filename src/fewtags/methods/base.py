@@ -144,7 +144,7 @@ class Objective(nn.Module):
         return {}
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """The objective's own parameters for the optimiser: {"params": [...], "lr_scale": 10.0, "weight_decay": 0.0}."""
+        """The objective's own parameters for the optimiser, with "lr_scale" and "weight_decay" where they differ."""
         own = [p for p in self.parameters() if p.requires_grad]
         return [{"params": own}] if own else []
 
