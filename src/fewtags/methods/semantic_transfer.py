@@ -176,7 +176,7 @@ def relu_scores(first: Tensor, second: Tensor, vectors: Tensor) -> Tensor:
 
 
 class _ReluScores(torch.autograd.Function):
-    """One category i at a time, with all j > i: the hidden layer of all pairs is never held; backward makes it again."""
+    """One category i at a time, with all j > i: the hidden layer of all pairs is never held, and backward redoes it."""
 
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor, vectors: Tensor) -> Tensor:
