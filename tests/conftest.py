@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -56,3 +59,59 @@ class TinyConfig:
             "train.batch_size=8", "train.workers=0", "words.dim=8", "data.known=0.6",
         )  # fmt: skip
         return load_config(None, [*settings, *overrides])
+
+
+class Answer(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Answer]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Call the command line in this process: `cli("predict", run, image)`. A bug of ours raises through it."""
+    from fewtags.cli import main
+
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["fewtags", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code
+        return Answer(code if isinstance(code, int) else 0, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def tags_file(patches: Annotations) -> Path:
+    """The tags of `patches` as a person would write them: a CSV beside the images, with a split column."""
+    file = patches.root / "tags.csv"
+    lines = ["image,tags,split"]
+    for image, split, row in zip(patches.images, patches.splits, patches.labels, strict=True):
+        tags = ";".join(name for name, label in zip(patches.categories, row, strict=True) if label == 1)
+        lines.append(f"{image},{tags},{split}")
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file
+
+
+TINY = (
+    "model.backbone=test_resnet", "model.pretrained=false", "input.size=32", "train.epochs=1",
+    "train.batch_size=12", "train.workers=0", "words.dim=8",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def trained(patches: Annotations, tags_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run on `patches`, as `fewtags train` leaves it. Read it, or copy it first."""
+    from fewtags.engine.training import train
+
+    folder = tmp_path_factory.mktemp("runs") / "trained"
+    source = {"source": str(patches.root), "tags": str(tags_file), "options": {"complete": True}}
+    train(load_config(None, TINY, data=source), folder, quiet=True)
+    return folder

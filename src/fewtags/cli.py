@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from fewtags.errors import UserError
+from fewtags.errors import RunFailed, UserError
 
 if TYPE_CHECKING:
     from fewtags.engine.training import RunResult
@@ -20,7 +20,7 @@ app = typer.Typer(
     name="fewtags",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,  # rich and its Markdown reader would take half of the time that `--help` takes
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train a multi-label image tagger when only a few of the tags are known.\n\n"
     "Tags that are not written down are *unknown*, not absent. Start with `fewtags demo`, or with your own images: "
@@ -40,21 +40,28 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while wo
 def main() -> None:
     """Run a command; a mistake that the user can fix is printed as one sentence with its exit code."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="fewtags")  # None, or the code of a typer.Exit
     except UserError as error:
         _stop(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _stop("Interrupted.", 130)
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
     except BrokenPipeError:
         sys.exit(0)
+    except OSError as error:  # disk full, no permission, a file where a folder should be
+        if error.filename is None and error.errno is None:
+            raise
+        _stop(f"{error.filename or 'A file'} cannot be used: {error.strerror}.", RunFailed.exit_code)
     except Exception as error:
         if not hasattr(error, "exit_code"):
             raise  # our bug: keep the traceback
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         _stop(message, int(error.exit_code))
+    if code == 130:
+        _stop("Interrupted.", 130)
+    sys.exit(code or 0)
 
 
-def _stop(message: str, code: int) -> None:
+def _stop(message: str, code: int) -> NoReturn:
     if message:
         print(f"fewtags: {message}", file=sys.stderr)
     sys.exit(code)
@@ -132,30 +139,29 @@ def train(
     `fewtags train voc.yaml method=asl method.gamma_neg=2 train.lr=1e-4`. Ctrl-C saves; `--resume RUN` goes on exactly.
     """
     if resume is not None:
-        if data is not None or settings:
+        others = (data, settings, tags, method, profile, backbone, weights, known, epochs, seed, device, out)
+        if any(other is not None for other in others):
             raise UserError("--resume goes on with the settings of the stopped run; give it nothing else.")
         from fewtags.engine.record import load_run_config
         from fewtags.engine.training import train as train_run
 
         _print_result(train_run(load_run_config(resume), resume, resume=True, quiet=quiet, tensorboard=tensorboard))
         return
-    from fewtags.config import load_config
+    from fewtags.config import load_config, nested
 
-    file, overrides = None, list(settings or [])
-    values: dict[str, Any] = {}
+    file, source, overrides = None, None, list(settings or [])
     if data is not None and data.endswith((".yaml", ".yml")):
         file = data
     elif data is not None and "=" in data and not Path(data).exists():
         overrides.insert(0, data)
-    elif data is not None:
-        values["data"] = {"source": data}
+    else:
+        source = data
     shortcuts = {
-        "data.tags": tags, "method.name": method, "method.profile": profile, "model.backbone": backbone,
-        "model.weights": weights, "data.known": known, "train.epochs": epochs, "seed": seed, "train.device": device,
-        "data.format": None if format == "auto" else format,
+        "data.source": source, "data.tags": tags, "data.format": None if format == "auto" else format,
+        "data.known": known, "method.name": method, "method.profile": profile, "model.backbone": backbone,
+        "model.weights": weights, "train.epochs": epochs, "train.device": device, "seed": seed,
     }  # fmt: skip
-    given = [f"{name}={value}" for name, value in shortcuts.items() if value is not None]
-    config = load_config(file, [*given, *overrides], **values)
+    config = load_config(file, overrides, **nested(shortcuts))
     if print_config:
         print(config.to_yaml(), end="")
         return
@@ -214,7 +220,7 @@ def predict(
     threshold: Annotated[float | None, typer.Option(min=0, max=1, help="Default: the model's own.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Give at most this many tags an image.")] = None,
     all_scores: Annotated[bool, typer.Option("--all-scores", help="Write the probability of every category.")] = False,
-    batch_size: Annotated[int, typer.Option(min=1)] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images in one forward pass.")] = 32,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
-from pydantic import Field, SerializeAsAny, ValidationError, field_validator
+from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
 from fewtags.errors import UserError, did_you_mean
 from fewtags.methods import find_method, objective_class
@@ -39,7 +39,7 @@ class DataConfig(Settings):
 class InputConfig(Settings):
     size: int = Field(224, ge=16)
     """Side of the square image that the backbone sees; 448 in the paper."""
-    resize: int | None = None
+    resize: int | None = Field(None, ge=1)
     """Side to which images are resized first, not keeping their aspect ratio; by default size * 8/7 (512 for 448)."""
     crops: list[int] | None = None
     """Crop sides, one drawn for each training image; by default resize * 1, 7/8, 6/8, 5/8, 4/8 as in the paper."""
@@ -47,6 +47,13 @@ class InputConfig(Settings):
     """Mirror half of the training images."""
     keep_in_memory: bool | None = None
     """Keep the resized images in memory after their first reading; by default if they take less than 2 GB."""
+
+    @model_validator(mode="after")
+    def _crops_fit(self) -> Self:
+        wrong = [side for side in self.crop_sides if not 1 <= side <= self.first_side]
+        if wrong:
+            raise ValueError(f"crops of {wrong[0]} px do not fit images resized to {self.first_side} px")
+        return self
 
     @property
     def first_side(self) -> int:
@@ -87,7 +94,7 @@ class CacheConfig(Settings):
 class WordsConfig(Settings):
     source: str = "auto"
     """Word vectors of the categories: a file, "random" (learned), or "auto": an installed package, else learned."""
-    dim: int = 300
+    dim: int = Field(300, ge=1)
     """Length of learned vectors."""
 
 
@@ -179,7 +186,7 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
             given[group] = {"name": given[group]}
     for key, value in given.items():
         if key not in GROUPS:
-            raise UserError(f"There is no group of settings '{key}'; {did_you_mean(key, GROUPS)}")
+            raise UserError(f"There is no group of settings '{key}'; {did_you_mean(str(key), GROUPS)}")
         if key != "seed" and not isinstance(value, Mapping):
             raise UserError(f"'{key}' should be a group of settings (`{key}.name=value`), not {value!r}.")
     name = str(given.get("method", {}).get("name", DEFAULT_METHOD))
@@ -206,10 +213,9 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
         "words": WordsConfig, "train": TrainConfig,
     }  # fmt: skip
     parts = {key: validate(kind, merged.get(key, {}), key) for key, kind in groups.items()}
-    try:
-        seed = int(merged.get("seed", 0))
-    except (TypeError, ValueError):
-        raise UserError(f"seed should be a whole number, not {merged['seed']!r}.") from None
+    seed = merged.get("seed", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise UserError(f"seed should be a whole number from 0, not {seed!r}.")
     return RunConfig(
         head_name=head_name, head=head, method_name=name, profile=profile, method=objective, seed=seed, **parts
     )
@@ -218,14 +224,16 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
 def validate(kind: type[Settings], values: Mapping[str, Any], group: str) -> Settings:
     """Build one group of settings; every mistake becomes one sentence."""
     try:
-        return kind(**values)
+        return kind(**{str(key): value for key, value in values.items()})
     except ValidationError as error:
         first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"]) or group
+        name = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             raise UserError(f"[{group}] has no setting '{name}'; {did_you_mean(name, kind.model_fields)}") from None
         reason = first["msg"].removeprefix("Value error, ").replace("Input s", "s")
-        field = str(first["loc"][0]) if first["loc"] else name
+        if not first["loc"]:  # the settings of the group contradict each other
+            raise UserError(f"[{group}] {reason}.") from None
+        field = str(first["loc"][0])
         raise UserError(f"{group}.{field} {reason[0].lower() + reason[1:]}; it is {values.get(field)!r}.") from None
 
 
@@ -256,6 +264,15 @@ def parse_override(text: str) -> dict[str, Any]:
         return nest(key.strip(), yaml.safe_load(value) if value else None)
     except yaml.YAMLError:
         return nest(key.strip(), value)
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """{"train.lr": 1e-4, "seed": None} -> {"train": {"lr": 1e-4}}: what is None was not given, and a path is text."""
+    groups: dict[str, Any] = {}
+    for key, value in values.items():
+        if value is not None:
+            groups = merge(groups, nest(key, str(value) if isinstance(value, Path) else value))
+    return groups
 
 
 def nest(key: str, value: Any) -> dict[str, Any]:

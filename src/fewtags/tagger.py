@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fewtags.config import RunConfig, load_config
+from fewtags.config import RunConfig, load_config, nested
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.data.prepare import measurable, split_data
@@ -104,8 +104,7 @@ class Tagger:
             "method.name": self.method, "model.backbone": self.backbone, "model.pretrained": self.pretrained,
             "model.weights": self.weights, "train.epochs": self.epochs, "seed": self.seed, "train.device": self.device,
         }  # fmt: skip
-        overrides = [f"{name}={value}" for name, value in given.items() if value is not None]
-        return load_config(None, [*overrides, *self.settings])
+        return load_config(None, self.settings, **nested(given))
 
     def _use(self, saved: SavedModel) -> None:
         self._saved = saved

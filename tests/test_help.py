@@ -1,0 +1,70 @@
+"""`--help` of every command explains it, imports no torch and answers at once."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from fewtags.cli import app
+
+COMMANDS = [command.callback.__name__ for command in app.registered_commands if command.callback is not None]
+HEAVY = ("torch", "timm", "torchvision", "numpy", "PIL", "yaml", "rich", "fewtags.config", "fewtags.methods")
+
+
+def test_the_commands_are_these():
+    assert {"demo", "check", "train", "evaluate", "predict", "methods", "doctor"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_explains_the_command(command, cli):
+    answer = cli(*filter(None, [command]), "--help")
+    assert answer.code == 0
+    assert not answer.err
+    assert answer.out.startswith("Usage: fewtags")
+    assert "." in answer.out.split("\n\n")[1], "no sentence that explains it"
+
+
+def test_every_option_has_its_help():
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    silent = [f"{name} {p.name}" for name, command in commands.items() for p in command.params if not p.help]
+    assert not silent
+
+
+def test_main_help_names_every_command(cli):
+    answer = cli("--help")
+    assert all(f"\n  {command}" in answer.out for command in COMMANDS)
+
+
+def test_help_twice_is_the_same_short_or_long(cli):
+    assert cli("train", "-h").out == cli("train", "--help").out
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_help_loads_nothing_heavy(command):
+    code = (
+        "import sys; from fewtags.cli import main\n"
+        f"sys.argv = ['fewtags', *{[command] if command else []!r}, '--help']\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", [None, "train"])
+def test_help_answers_in_half_a_second(command):
+    """Processor time, best of several: a busy machine slows the wall clock, not what has to be computed."""
+    arguments = [sys.executable, "-m", "fewtags", *filter(None, [command]), "--help"]
+    assert min(processor_seconds(arguments) for _ in range(4)) < 0.5
+
+
+def processor_seconds(arguments: list[str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(arguments, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
