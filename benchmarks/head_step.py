@@ -4,10 +4,10 @@
     python benchmarks/head_step.py --quick    C = 20, under 50 seconds
 
 Both sides get the same parameters, feature map, labels, queue and random numbers, and must give the same losses and
-gradients. A step is forward, objective and backward at B = 32, 7x7 locations, D = 1024, d = 512, K = 100 on the CPU. The
-two take turns, and the speed-up is the ratio of their medians. Time is the processor's, of one thread, so that a busy
-machine disturbs it little. Memory is the peak of a process of its own that takes one step, less what it held after its
-imports.
+gradients. A step is forward, objective and backward at B = 32, 7x7 locations, D = 1024, d = 512, K = 100 on the CPU.
+The two take turns, and the speed-up is the ratio of their medians. Time is the processor's, of one thread, so that a
+busy machine disturbs it little. Memory is the peak of a process of its own that takes one step, less what it held after
+its imports.
 """
 
 from __future__ import annotations
