@@ -53,6 +53,7 @@ PAPER_TRAINING: dict[str, Any] = {
 }
 # Its rows without features per category have a tanh layer before the classifier.
 PAPER_LINEAR: dict[str, Any] = {**PAPER_TRAINING, "head.hidden": 1024}
+DEFAULT_NOTE = "the general settings of model and training, meant for your own images"
 PAPER_NOTE = "the training that the paper's tables share, with its baselines' head, loss scale and settings"
 
 # What LL and ROLE train: everything, without weight decay.
@@ -66,7 +67,7 @@ OWN_END_TO_END: dict[str, Any] = {
     "train.weight_decay": 0.0,
     "train.schedule": "none",
 }
-LL_DEFAULT_NOTE = "its authors' share of labels on VOC, with the general training settings"
+LL_DEFAULT_NOTE = "its authors' share of labels on VOC, and " + DEFAULT_NOTE
 LL_OWN_NOTE = (
     "its authors' end-to-end training and share of labels on COCO; on VOC they use SGD and the default's share"
 )
@@ -100,7 +101,7 @@ METHODS: dict[str, Method] = {
             venue="the common baseline, named in CVPR 2021; the row 'ResNet-101' of the paper",
             bibtex=citations.ROLE,
             profiles={"paper": {**PAPER_LINEAR, "method.loss_scale": 10.0}},
-            profile_notes={"paper": PAPER_NOTE},
+            profile_notes={"default": DEFAULT_NOTE, "paper": PAPER_NOTE},
         ),
         Method(
             name="focal",
@@ -115,7 +116,8 @@ METHODS: dict[str, Method] = {
                 "own": {"method.gamma": 2.0, "method.alpha": 0.25},
             },
             profile_notes={
-                "default": "gamma of its authors, without their alpha, which was chosen for object detection",
+                "default": "gamma of its authors, without their alpha, which was chosen for object detection; "
+                + DEFAULT_NOTE,
                 "paper": PAPER_NOTE,
                 "own": "gamma and alpha of its authors",
             },
@@ -142,7 +144,7 @@ METHODS: dict[str, Method] = {
                 },
             },
             profile_notes={
-                "default": "the loss of `own` with the general training settings",
+                "default": "the loss of `own`, and " + DEFAULT_NOTE,
                 "paper": PAPER_NOTE,
                 "own": "its authors' loss and training, without their image augmentation. They sum over images and "
                 "categories where this takes the mean: the same under Adam but for the scale. The moving average of "
@@ -176,6 +178,7 @@ METHODS: dict[str, Method] = {
                 },
             },
             profile_notes={
+                "default": DEFAULT_NOTE,
                 "paper": PAPER_NOTE + "; its graph is learned, from the similarity of the categories' words on",
                 "own": "its authors' model and training, for as many epochs as are set",
             },
@@ -194,6 +197,7 @@ METHODS: dict[str, Method] = {
                 "own": {**PAPER_TRAINING, "train.batch_size": 8, "train.step_epochs": 15},
             },
             profile_notes={
+                "default": DEFAULT_NOTE,
                 "paper": PAPER_NOTE,
                 "own": "the training of its public third-party implementation; its authors published none",
             },
@@ -211,6 +215,7 @@ METHODS: dict[str, Method] = {
                 "own": {**PAPER_TRAINING, "method.csl": "sampled", "train.batch_size": 8},
             },
             profile_notes={
+                "default": DEFAULT_NOTE,
                 "paper": PAPER_NOTE,
                 "own": "its authors' training; unknown labels are assumed absent, which they had no need of",
             },
@@ -233,7 +238,8 @@ METHODS: dict[str, Method] = {
                 },
             },
             profile_notes={
-                "default": "a smaller classifier of pairs, whose size grows with the square of the categories",
+                "default": DEFAULT_NOTE
+                + "; a smaller classifier of pairs, as its size grows with the square of the categories",
                 "own": "its authors' training; unknown labels are assumed absent, which they had no need of",
             },
         ),
@@ -291,6 +297,7 @@ METHODS: dict[str, Method] = {
                 "own": {**OWN_END_TO_END, "train.head_lr_scale": 1.0},
             },
             profile_notes={
+                "default": DEFAULT_NOTE,
                 "paper": PAPER_NOTE,
                 "own": "its authors' end-to-end training; they chose batch size and learning rate on complete labels",
             },
