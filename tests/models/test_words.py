@@ -10,7 +10,21 @@ from fewtags.errors import DataError, UserError
 from fewtags.models import words
 from fewtags.models.words import find_word_vectors, resolve, split_words
 
-VOCABULARY = "table hot dog tv light plant dining traffic monitor potted pony diningt able".split()
+VOCABULARY = [
+    "table",
+    "hot",
+    "dog",
+    "tv",
+    "light",
+    "plant",
+    "dining",
+    "traffic",
+    "monitor",
+    "potted",
+    "pony",
+    "diningt",
+    "able",
+]
 LEXICON = {word: np.eye(len(VOCABULARY), dtype=np.float32)[n] for n, word in enumerate(VOCABULARY)}
 
 
