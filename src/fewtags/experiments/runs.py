@@ -1,0 +1,160 @@
+"""Run folders as the tables and the report see them: what was asked for, and what was measured."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fewtags.config import read_yaml
+from fewtags.engine.run_log import read_rows
+from fewtags.errors import UserError
+from fewtags.methods import METHODS
+
+Proportion = float | str | None  # of known positives; "single" for one an image, None for the labels as they came
+
+COLUMNS = (
+    "dataset", "method", "profile", "proportion", "seed", "epoch_rule", "map", "map_voc12", "of1", "cf1", "seconds",
+)  # fmt: skip
+METRICS = ("map", "map_voc12", "of1", "cf1")
+CELL = "cell.json"  # a run's place in the grid that it belongs to
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    folder: Path
+    dataset: str
+    method: str
+    profile: str
+    proportion: Proportion
+    seed: int
+    config: dict[str, Any]  # as in config.yaml
+    data: dict[str, Any]  # as in data.json
+    result: dict[str, Any]  # as in result.json; empty where the run is not finished
+    rows: list[dict[str, Any]]  # as in metrics.jsonl
+
+    @property
+    def split(self) -> str | None:
+        """The split whose scores count: test, or else val."""
+        return next((split for split in ("test", "val") if split in self.result), None)
+
+    def scores(self, epoch_rule: str) -> dict[str, Any] | None:
+        """Scores after the last epoch ("last") or of the best one on the same images ("best")."""
+        if self.split is None:
+            return None
+        if epoch_rule == "last":
+            return self.result[self.split]
+        best = self.result.get("best") or {}
+        return best if best.get("split") == self.split else None
+
+    def rows_of(self, kind: str) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row["kind"] == kind]
+
+
+def read_run(folder: Path) -> RunRecord:
+    config = read_yaml(folder / "config.yaml")
+    data = _read_json(folder / "data.json")
+    cell = {
+        "dataset": data.get("name", "dataset"),
+        "method": config["method"]["name"],
+        "profile": config["method"]["profile"],
+        "proportion": config["data"]["known"],
+        "seed": config["seed"],
+        **_read_json(folder / CELL),
+    }
+    result, rows = _read_json(folder / "result.json"), read_rows(folder / "metrics.jsonl")
+    return RunRecord(folder=folder, config=config, data=data, result=result, rows=rows, **cell)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file} is damaged ({error}).") from error
+
+
+def find_runs(paths: Iterable[Path]) -> list[RunRecord]:
+    """The runs that `paths` are or contain, sorted by dataset, method, proportion and seed."""
+    folders: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"{path} is not a folder; give the folder of a run, or one that holds runs.")
+        found = [path] if is_run(path) else sorted(file.parent for file in path.rglob("config.yaml"))
+        folders += [folder for folder in found if is_run(folder) and folder not in folders]
+        if not found:
+            raise UserError(f"{path} holds no run (no config.yaml in it or below).")
+    return sorted((read_run(folder) for folder in folders), key=_place)
+
+
+def is_run(folder: Path) -> bool:
+    return (folder / "config.yaml").is_file() and (folder / "data.json").is_file()
+
+
+def _place(run: RunRecord) -> tuple:
+    return run.dataset, method_place(run.method), run.method, run.profile, proportion_place(run.proportion), run.seed
+
+
+def method_place(name: str) -> int:
+    """Where a method comes in a table: the yardstick, then as in METHODS, then what has a name of its own."""
+    order = ["linear", *METHODS]
+    return order.index(name) if name in order else len(order)
+
+
+def proportion_place(proportion: Proportion) -> tuple[int, float]:
+    """Numbers in their order, then "single", then the labels as they came."""
+    if isinstance(proportion, str):
+        return 1, 0.0
+    return (2, 0.0) if proportion is None else (0, proportion)
+
+
+def proportion_label(proportion: Proportion) -> str:
+    if proportion is None:
+        return "given labels"
+    return "one an image" if isinstance(proportion, str) else f"{100 * proportion:g} %"
+
+
+# --- the tidy form: one row for each run and epoch rule ---
+
+
+def tidy_rows(runs: Iterable[RunRecord]) -> list[dict[str, Any]]:
+    """Rows with COLUMNS; scores in percent. Runs that are not finished have none."""
+    rows = []
+    for run in runs:
+        for rule in ("last", "best"):
+            scores = run.scores(rule)
+            if scores is not None:
+                cell = (run.dataset, run.method, run.profile, run.proportion, run.seed, rule)
+                measured = [_percent(scores[metric]) for metric in METRICS]
+                rows.append(dict(zip(COLUMNS, (*cell, *measured, run.result["seconds"]), strict=True)))
+    return rows
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else round(100 * value, 3)
+
+
+def write_csv(rows: Sequence[dict[str, Any]], file: Path) -> None:
+    beside = file.with_name(file.name + ".part")
+    with beside.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    beside.replace(file)
+
+
+def read_csv(file: Path) -> list[dict[str, Any]]:
+    """What `write_csv` wrote."""
+    with file.open(newline="", encoding="utf-8") as lines:
+        rows: list[dict[str, Any]] = list(csv.DictReader(lines))
+    for row in rows:
+        row["seed"] = int(row["seed"])
+        for key in (*METRICS, "seconds"):
+            row[key] = float(row[key]) if row[key] else None
+        if row["proportion"] != "single":
+            row["proportion"] = float(row["proportion"]) if row["proportion"] else None
+    return rows

@@ -1,0 +1,190 @@
+"""The paper's tables from tidy rows: methods down, known proportions across; as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fewtags.experiments.runs import Proportion, method_place, proportion_label, proportion_place
+
+METRIC_NAMES = {"map": "mAP", "map_voc12": "mAP (VOC 2012)", "of1": "OF1", "cf1": "CF1"}
+RULE_NOTES = {
+    "last": "after the last epoch",
+    "best": "at the best epoch on the very images that are measured, as the paper chose it: too good by that choice",
+}
+ABLATION = ("cssl", "cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr")  # the paper's Table 2
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Value:
+    """One cell: mean and standard deviation over seeds."""
+
+    mean: float
+    std: float | None = None  # None for a single seed
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Value | None:
+        if not values:
+            return None
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f}" if self.std is None else f"{self.mean:.1f} ± {self.std:.1f}"
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    note: str  # what the numbers are, in words
+    columns: list[str]
+    rows: list[tuple[str, list[Value | None]]]
+
+    def cells(self) -> list[tuple[str, list[tuple[str, bool]]]]:
+        """Each row's label, and its cells as text with whether it is the highest of its column."""
+        best = [self._best(column) for column in range(len(self.columns))]
+        return [
+            (label, [_cell(value, top) for value, top in zip(values, best, strict=True)]) for label, values in self.rows
+        ]
+
+    def _best(self, column: int) -> float | None:
+        """The highest mean as it is printed; none where there is nothing to compare."""
+        values = [values[column] for _, values in self.rows]
+        means = [round(value.mean, 1) for value in values if value is not None]
+        return max(means) if len(means) > 1 else None
+
+
+def _cell(value: Value | None, best: float | None) -> tuple[str, bool]:
+    return ("–", False) if value is None else (str(value), round(value.mean, 1) == best)
+
+
+# --- from tidy rows to tables ---
+
+
+def paper_tables(rows: Sequence[Row], epoch_rule: str = "last") -> list[Table]:
+    """For every dataset: mAP, OF1 and CF1 over the proportions, and the ablation where its rows are there."""
+    tables = []
+    chosen = [row for row in rows if row["epoch_rule"] == epoch_rule]
+    for dataset in unique(row["dataset"] for row in chosen):
+        own = [row for row in chosen if row["dataset"] == dataset]
+        parts = [row for row in own if row["method"] in ABLATION]
+        ablation = len(unique(row["method"] for row in parts)) > 2
+        main = [row for row in own if not ablation or row["method"] == "caldnr" or row["method"] not in ABLATION]
+        if len(unique(row["proportion"] for row in own)) == 1:
+            tables.append(overview_table(own, dataset, epoch_rule))
+            continue
+        tables += [proportion_table(main, dataset, metric, epoch_rule) for metric in METRIC_NAMES]
+        if ablation:
+            tables.append(proportion_table(parts, f"{dataset}, ablation", "map", epoch_rule))
+    return tables
+
+
+def proportion_table(rows: Sequence[Row], dataset: str, metric: str, epoch_rule: str) -> Table:
+    proportions = sorted(unique(row["proportion"] for row in rows), key=proportion_place)
+    body = []
+    for label, own in by_method(rows):
+        values = [value_of([row for row in own if row["proportion"] == p], metric) for p in proportions]
+        body.append((label, [*values, average(values)]))
+    columns = [*map(proportion_label, proportions), "average"]
+    return Table(f"{METRIC_NAMES[metric]} on {dataset}", note_on(rows, epoch_rule), columns, body)
+
+
+def overview_table(rows: Sequence[Row], dataset: str, epoch_rule: str) -> Table:
+    """Where there is one proportion only: the metrics across."""
+    body = [(label, [value_of(own, metric) for metric in METRIC_NAMES]) for label, own in by_method(rows)]
+    known: Proportion = rows[0]["proportion"]
+    where = dataset if known is None else f"{dataset}, {proportion_label(known)} known"
+    return Table(f"Scores on {where}", note_on(rows, epoch_rule), list(METRIC_NAMES.values()), body)
+
+
+def by_method(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
+    names = sorted(unique((row["method"], row["profile"]) for row in rows), key=lambda name: method_place(name[0]))
+    return [
+        (row_label(method, profile), [row for row in rows if (row["method"], row["profile"]) == (method, profile)])
+        for method, profile in names
+    ]
+
+
+def row_label(method: str, profile: str) -> str:
+    return method if profile == "default" else f"{method} ({profile})"
+
+
+def value_of(rows: Sequence[Row], metric: str) -> Value | None:
+    return Value.of([row[metric] for row in rows if row[metric] is not None])
+
+
+def average(values: Sequence[Value | None]) -> Value | None:
+    """Of the means over all proportions, as in the paper; none where a proportion is missing."""
+    means = [value.mean for value in values if value is not None]
+    return Value(statistics.fmean(means)) if means and len(means) == len(values) else None
+
+
+def note_on(rows: Sequence[Row], epoch_rule: str) -> str:
+    counts = {len(unique(row["seed"] for row in own if row["proportion"] == p)) for _, own in by_method(rows) for p in
+              unique(row["proportion"] for row in own)}  # fmt: skip
+    if max(counts) == 1:
+        seeds = "one seed"
+    else:
+        span = str(max(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+        seeds = f"mean ± standard deviation over {span} seeds"
+    return f"In percent, {RULE_NOTES[epoch_rule]}; {seeds}."
+
+
+def unique(values: Any) -> list:
+    """Each once, in the order of appearance."""
+    return list(dict.fromkeys(values))
+
+
+# --- the forms ---
+
+
+def to_markdown(table: Table) -> str:
+    lines = [f"**{table.title}.** {table.note}", ""]
+    lines.append("| method | " + " | ".join(table.columns) + " |")
+    lines.append("|---|" + "---:|" * len(table.columns))
+    for label, cells in table.cells():
+        marked = [f"**{text}**" if best else text for text, best in cells]
+        lines.append(f"| {label} | " + " | ".join(marked) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def to_latex(table: Table) -> str:
+    columns = " & ".join(_latex(column) for column in table.columns)
+    lines = [
+        r"\begin{table}",
+        rf"\caption{{{_latex(table.title)}. {_latex(table.note)}}}",
+        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+        r"\hline",
+        rf"method & {columns} \\",
+        r"\hline",
+    ]
+    for label, cells in table.cells():
+        marked = [rf"\textbf{{{_latex(text)}}}" if best else _latex(text) for text, best in cells]
+        lines.append(rf"{_latex(label)} & {' & '.join(marked)} \\")
+    return "\n".join([*lines, r"\hline", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["table", "method", *table.columns])
+    for label, cells in table.cells():
+        writer.writerow([table.title, label, *(text for text, _ in cells)])
+    return out.getvalue()
+
+
+def _latex(text: str) -> str:
+    return text.replace("%", r"\%").replace("_", r"\_").replace("±", r"$\pm$").replace("–", "--")
+
+
+def write_tables(rows: Sequence[Row], folder: Path) -> None:
+    """tables.md, tables.csv and tables.tex: after the last epoch first, then at the best one."""
+    tables = [table for rule in RULE_NOTES for table in paper_tables(rows, rule)]
+    for suffix, form in (("md", to_markdown), ("csv", to_csv), ("tex", to_latex)):
+        (folder / f"tables.{suffix}").write_text("\n".join(map(form, tables)), encoding="utf-8")
