@@ -54,11 +54,18 @@ def main() -> None:
     except Exception as error:
         if not hasattr(error, "exit_code"):
             raise  # our bug: keep the traceback
-        message = error.format_message() if hasattr(error, "format_message") else str(error)
-        _stop(message, int(error.exit_code))
+        _stop(_usage_message(error), int(error.exit_code))
     if code == 130:
         _stop("Interrupted.", 130)
     sys.exit(code or 0)
+
+
+def _usage_message(error: Any) -> str:
+    """What typer says about wrong arguments, as a sentence, and where to read more."""
+    message = error.format_message().replace("Input should", "it should")
+    message += "" if message.endswith((".", "?", ")")) else "."
+    context = getattr(error, "ctx", None)
+    return f"{message} `{context.command_path} --help` tells more." if context is not None else message
 
 
 def _stop(message: str, code: int) -> NoReturn:
@@ -196,7 +203,9 @@ def evaluate(
     tags: Tags = None,
     format: Format = "auto",
     option: Option = None,
-    split: Annotated[str, typer.Option(help="train, val, test or all.")] = "test",
+    split: Annotated[
+        str | None, typer.Option(help="train, val, test, or all of DATA (default: test, else val).")
+    ] = None,
     threshold: Annotated[str, typer.Option(help="A number, or 'saved' for the model's own.")] = "0.5",
     per_category: Annotated[bool, typer.Option("--per-category", help="List every category's AP.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
@@ -206,6 +215,8 @@ def evaluate(
     from fewtags.measuring import evaluate_saved, render_scores, scores_json
 
     options = _reader_options(option)
+    if data is None and (tags is not None or options or format != "auto"):
+        raise UserError("--tags, --format and --option say how to read other DATA; name it behind the run.")
     scores, categories, warnings = evaluate_saved(run, data, tags, format, options, split, threshold, device)
     for warning in warnings:
         print(f"fewtags: {warning}", file=sys.stderr)
@@ -243,6 +254,24 @@ def predict(
 
 
 @app.command()
+def explain(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a saved tagger.")],
+    image: Annotated[Path, typer.Argument(help="An image file.")],
+    tag: Annotated[
+        list[str] | None, typer.Option(help="Tag to show (default: the predicted ones); may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="PNG file to write (default: IMAGE-explained.png).")] = None,
+) -> None:
+    """Show where the model looked: the image beside one heat map for each predicted tag."""
+    from fewtags.explaining import explain as explain_image
+
+    file, tags = explain_image(run, image, out, tag)
+    for name, probability in tags.items():
+        print(f"{name}  {probability:.3f}")
+    print(file)
+
+
+@app.command()
 def methods(
     name: Annotated[str | None, typer.Argument(help="Explain this one: settings, profiles, how to cite it.")] = None,
 ) -> None:
@@ -268,5 +297,8 @@ def _reader_options(pairs: list[str] | None) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals:
             raise UserError(f"--option {pair} should be name=value, for example -o zero=absent.")
-        options[name] = yaml.safe_load(value)
+        try:
+            options[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise UserError(f"--option {pair}: the value is not valid YAML; put it in quotation marks.") from None
     return options

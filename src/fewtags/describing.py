@@ -32,6 +32,8 @@ def describe_method(name: str) -> str:
     others = {k: v for k, v in method.settings.items() if not k.startswith(("method.", "head."))}
     if others:
         lines += ["", "Other settings it changes by default"] + [f"  {k} = {v}" for k, v in others.items()]
+    if "default" in method.profile_notes:
+        lines += ["", f"Profile default: {method.profile_notes['default']}"]
     for profile, changes in method.profiles.items():
         note = method.profile_notes.get(profile, "")
         lines += ["", f"Profile {profile} (--profile {profile}){': ' + note if note else ''}"]

@@ -11,8 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +81,7 @@ def cached_batches(
     batch_size: int,
     seed: int = 0,
     device: torch.device,
-    autocast: Callable[[], AbstractContextManager] = nullcontext,
+    precision: torch.dtype | None = None,
     quiet: bool = False,
 ) -> CachedBatches:
     """Batches of the frozen stages' maps; they are computed now unless an equal cache is there already."""
@@ -96,12 +95,13 @@ def cached_batches(
         "augment": augment,
         "views": views,
         "seed": seed if augment else None,
+        "precision": str(precision),
         "dtype": cache_config.dtype,
     }
     folder = cache_root(cache_config) / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
     if distributed.is_main() and not (folder / "about.json").is_file():
         with ticking("Computing features", -(-len(annotations) // CHUNK) * views, quiet=quiet) as ticker:
-            compute(folder, dataset, backbone, views, cache_config.dtype, device, autocast, ticker)
+            compute(folder, dataset, backbone, views, cache_config.dtype, device, precision, ticker)
     distributed.wait_for_all()
     sampler = EpochBatches(len(annotations), batch_size, shuffle=augment, seed=seed)
     return CachedBatches(FeatureCache.open(folder), torch.from_numpy(annotations.labels), sampler)
@@ -143,7 +143,7 @@ def compute(
     views: int,
     dtype: str,
     device: torch.device,
-    autocast: Callable[[], AbstractContextManager],
+    precision: torch.dtype | None,
     ticker: Ticker,
 ) -> None:
     """Fill `<folder>.part` view by view and chunk by chunk, going on where an interrupted one ended; then rename it."""
@@ -160,7 +160,7 @@ def compute(
             if number < state["chunks"]:
                 continue
             loaded = labels([dataset[view, row] for row in rows])
-            maps = chunk_maps(loaded, rows, backbone, device, autocast, state, dtype)
+            maps = chunk_maps(loaded, rows, backbone, device, precision, state, dtype)
             if number == 0:
                 check_space(part, views * len(dataset) * maps[0].numel() * maps.element_size())
             out.seek(number_of_bytes(view, rows, len(dataset), maps))
@@ -182,7 +182,7 @@ def chunk_maps(
     rows: range,
     backbone: Backbone,
     device: torch.device,
-    autocast: Callable[[], AbstractContextManager],
+    precision: torch.dtype | None,
     state: dict[str, Any],
     dtype: str,
 ) -> Tensor:
@@ -191,7 +191,7 @@ def chunk_maps(
         if state["shape"] is None:
             raise DataError(next(iter(loaded.broken.values())))
         return torch.zeros(len(rows), *state["shape"], dtype=DTYPES[dtype])
-    with autocast():
+    with torch.autocast(device.type, dtype=precision, enabled=precision is not None):
         computed = backbone.forward_frozen(loaded.batch.images.to(device)).to("cpu", DTYPES[dtype])
     state["shape"] = list(computed.shape[1:])
     maps = torch.zeros(len(rows), *computed.shape[1:], dtype=computed.dtype)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fewtags.errors import UserError
+from fewtags.models.tensor_files import read_tensors
 
 FORMAT = 1
 
@@ -27,10 +28,9 @@ def load_checkpoint(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise UserError(f"There is no checkpoint {file}; was the run stopped before its first epoch ended?")
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0][:150] if str(error).strip() else type(error).__name__
-        raise UserError(f"{file} is damaged or not a checkpoint of fewtags ({reason}).") from error
+        content = read_tensors(file)
+    except ValueError as error:
+        raise UserError(f"{file} is damaged or not a checkpoint of fewtags ({error}).") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else None
         raise UserError(f"{file} is not a checkpoint of format {FORMAT} (found {found!r}).")

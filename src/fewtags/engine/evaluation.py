@@ -15,7 +15,7 @@ from fewtags import distributed
 from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import Loaded
 from fewtags.data.prepare import measurable
-from fewtags.errors import RunFailed
+from fewtags.errors import DataError, RunFailed
 from fewtags.metrics import Scores, evaluate_scores
 
 
@@ -81,5 +81,7 @@ def _assemble(logits: Tensor, index: Tensor, broken: dict[int, str], shape: tupl
 
 def measure(predictions: Predictions, annotations: Annotations, threshold: float | np.ndarray = 0.5) -> Scores:
     """Scores over the readable images and, where labels are partial, over the known ones (see `measurable`)."""
+    if not predictions.read.any():
+        raise DataError(f"Not a single one of the {len(annotations)} images to measure on (val or test) could be read.")
     truth, mask = measurable(annotations.labels[predictions.read])
     return evaluate_scores(predictions.probabilities[predictions.read], truth, mask=mask, threshold=threshold)

@@ -15,7 +15,7 @@ import torch
 import fewtags
 from fewtags import distributed
 from fewtags.config import RunConfig, read_yaml, resolve
-from fewtags.engine.checkpoint import save_checkpoint
+from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
 from fewtags.engine.run import Run
 from fewtags.errors import UserError
 
@@ -102,6 +102,22 @@ def save_run(run: Run) -> None:
     distributed.wait_for_all()
 
 
+PARTS = (
+    "categories", "data_hash", "epoch", "step", "totals", "best", "seconds",
+    "model", "objective", "optimizer", "scaler", "ema",
+)  # fmt: skip
+
+
+def load_last(folder: Path) -> dict[str, Any]:
+    """What `save_run` wrote."""
+    file = folder / "checkpoints" / "last.pt"
+    checkpoint = load_checkpoint(file)
+    missing = [part for part in PARTS if part not in checkpoint]
+    if missing:
+        raise UserError(f"{file} is not the checkpoint of a whole run; it lacks '{missing[0]}'.")
+    return checkpoint
+
+
 def restore(run: Run, checkpoint: dict[str, Any]) -> None:
     file = run.folder / "checkpoints" / "last.pt"
     if checkpoint["categories"] != list(run.problem.categories):
@@ -112,12 +128,16 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
         )
     if checkpoint["data_hash"] != run.data.train.content_hash():
         raise UserError(f"The training data changed since {file} was written; start a new run instead of resuming.")
-    run.learner.model.load_state_dict(checkpoint["model"])
-    run.learner.objective.load_state_dict(checkpoint["objective"])
-    run.optimizer.load_state_dict(checkpoint["optimizer"])
-    run.scaler.load_state_dict(checkpoint["scaler"])
-    if run.ema is not None:
-        run.ema.module.load_state_dict(checkpoint["ema"])
+    try:
+        run.learner.model.load_state_dict(checkpoint["model"])
+        run.learner.objective.load_state_dict(checkpoint["objective"])
+        run.optimizer.load_state_dict(checkpoint["optimizer"])
+        run.scaler.load_state_dict(checkpoint["scaler"])
+        if run.ema is not None:
+            run.ema.module.load_state_dict(checkpoint["ema"])
+    except (RuntimeError, ValueError, TypeError, KeyError) as error:
+        settings = run.folder / "config.yaml"
+        raise UserError(f"{file} does not fit {settings}; were settings changed? Start a new run for them.") from error
     run.epoch, run.step, run.totals = checkpoint["epoch"], checkpoint["step"], checkpoint["totals"]
     run.best, run.seconds = checkpoint["best"], checkpoint["seconds"]
 

@@ -64,7 +64,8 @@ class Run:
         return self.ema.module if self.ema is not None else self.learner.model
 
     def autocast(self) -> AbstractContextManager:
-        return autocast(self.config, self.device)
+        kind = precision_of(self.config.train.precision, self.device)
+        return nullcontext() if kind is None else torch.autocast(self.device.type, dtype=kind)
 
     def progress(self, step: int | None = None) -> Progress:
         step = self.step if step is None else step
@@ -111,7 +112,7 @@ def make_batches(
         batch_size=config.train.batch_size,
         seed=config.seed,
         device=device,
-        autocast=lambda: autocast(config, device),
+        precision=precision_of(config.train.precision, device),
     )
 
 
@@ -176,12 +177,10 @@ def choose_device(name: str) -> torch.device:
         raise UserError(f"train.device={name}, but torch sees no CUDA device; `fewtags doctor` tells more.")
     if name == "mps" and not torch.backends.mps.is_available():
         raise UserError("train.device=mps, but this is not a Mac with an Apple GPU.")
-    return torch.device(name)
-
-
-def autocast(config: RunConfig, device: torch.device) -> AbstractContextManager:
-    kind = precision_of(config.train.precision, device)
-    return nullcontext() if kind is None else torch.autocast(device.type, dtype=kind)
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise UserError(f"There is no device '{name}'; it takes: auto, cpu, cuda, cuda:N or mps.") from None
 
 
 def precision_of(name: str, device: torch.device) -> torch.dtype | None:

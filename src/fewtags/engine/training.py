@@ -18,14 +18,14 @@ from fewtags import distributed
 from fewtags.config import RunConfig
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import RunData, prepare_data
-from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
+from fewtags.engine.checkpoint import save_checkpoint
 from fewtags.engine.evaluation import measure, predict
-from fewtags.engine.record import describe, restore, save_run, write_json, write_record
+from fewtags.engine.record import describe, load_last, restore, save_run, write_json, write_record
 from fewtags.engine.run import Measured, Run, build_run, choose_device, make_batches
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.schedule import lr_factor
 from fewtags.engine.thresholds import choose_thresholds
-from fewtags.errors import Interrupted, RunFailed
+from fewtags.errors import DataError, Interrupted, RunFailed
 from fewtags.methods.base import Batch, Progress, StepResult
 from fewtags.metrics import Scores
 from fewtags.models.build import SavedModel
@@ -56,7 +56,7 @@ def train(
     """Train as `config` says and leave everything in `folder`. With `resume`, go on from its last checkpoint."""
     device = choose_device(config.train.device)
     distributed.start(device.type)
-    checkpoint = load_checkpoint(folder / "checkpoints" / "last.pt") if resume else None
+    checkpoint = load_last(folder) if resume else None
     if data is None:
         data = prepare_data(config.data, config.seed)
     log = RunLog(folder, checkpoint["epoch"] if checkpoint else 0, quiet, tensorboard)
@@ -167,6 +167,8 @@ def finish_epoch(run: Run) -> None:
     epoch, progress = run.epoch + 1, run.progress(run.train_batches.num_steps)
     objective = run.learner.objective
     run.totals = sum_totals(run.totals)
+    if not run.totals.get("steps"):
+        raise DataError(f"Not a single training image could be read; {run.folder / 'bad_images.txt'} says why.")
     run.log.row("train", epoch, epoch_summary(run))
     if stats := objective.epoch_stats(progress):
         run.log.row("state", epoch, stats)

@@ -49,6 +49,17 @@ def draw_scene(rng: Generator, size: int = 96) -> tuple[Image.Image, set[str]]:
             return take_photo(picture, rng), present
 
 
+def draw_portrait(rng: Generator, category: str, size: int = 64) -> Image.Image:
+    """A picture of one large object, as the photographs are that backbones are usually pretrained on."""
+    place = list(PLACES.values())[rng.integers(len(PLACES))]
+    background = Placed(place.background(rng, rng.uniform(0.35, 0.6)), np.eye(2), np.zeros(2))
+    side = rng.uniform(0.4, 0.95)
+    portrait = _stand(category, rng, rng.uniform(0.35, 0.65), rng.uniform(0.5 + side / 2, 1.0), side)
+    clutter = [_clutter(rng, 0.3) for _ in range(rng.integers(0, 4))]
+    picture, _ = render([background, *clutter, portrait], size)
+    return take_photo(picture, rng)
+
+
 # --- what is in the scene, and where ---
 
 

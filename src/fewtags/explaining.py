@@ -1,0 +1,73 @@
+"""Where a model looked: an image beside its heat maps, one for each tag (`fewtags explain`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+
+from fewtags.data.annotations import Annotations
+from fewtags.data.dataset import Collate, ImageDataset
+from fewtags.data.images import open_image
+from fewtags.errors import UserError, did_you_mean
+from fewtags.models.attention_maps import overlay
+from fewtags.models.build import SavedModel, load_model
+
+SIDE, CAPTION, GAP, MOST = 320, 22, 6, 5
+
+
+def explain(
+    run: Path, image: Path, out: Path | None = None, tags: list[str] | None = None
+) -> tuple[Path, dict[str, float]]:
+    """Write the heat maps of the chosen tags, or of those predicted; give the file and the tags with probabilities."""
+    saved = load_model(run)
+    picture = open_image(image)
+    probabilities, attention = look(saved, image)
+    columns = chosen_columns(saved, probabilities, tags)
+    captions = {saved.categories[c]: float(probabilities[c]) for c in columns}
+    panels = [(picture, image.name)]
+    panels += [(overlay(picture, attention[c]), f"{saved.categories[c]}  {probabilities[c]:.2f}") for c in columns]
+    out = out or Path(f"{image.stem}-explained.png")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    side_by_side(panels).save(out)
+    return out, captions
+
+
+@torch.inference_mode()
+def look(saved: SavedModel, image: Path) -> tuple[np.ndarray, torch.Tensor]:
+    """Probabilities [C] and attention [C, h, w] of one image."""
+    labels = np.zeros((1, len(saved.categories)), dtype=np.int8)
+    annotations = Annotations(Path(), [str(image)], saved.categories, labels, np.array(["test"]))
+    dataset = ImageDataset(annotations, saved.config.input, augment=False, seed=0, keep=False)
+    batch = Collate(torch.from_numpy(labels))([dataset[0, 0]]).batch
+    assert batch is not None  # `open_image` read it before
+    outputs = saved.classifier.eval()(batch.images)
+    if outputs.attention is None:
+        raise UserError(
+            f"The model of method '{saved.config.method_name}' has the {saved.config.head_name} head, which has no attention; "
+            "train one with head=decoupled or head=graph, such as caldnr."
+        )
+    return outputs.logits[0].sigmoid().numpy(), outputs.attention[0]
+
+
+def chosen_columns(saved: SavedModel, probabilities: np.ndarray, tags: list[str] | None) -> list[int]:
+    """The named tags; else those that reach their threshold, most probable first; else the most probable one."""
+    for tag in tags or []:
+        if tag not in saved.categories:
+            raise UserError(f"The model has no category '{tag}'; {did_you_mean(tag, saved.categories)}")
+    if tags:
+        return [saved.categories.index(tag) for tag in tags]
+    order = np.argsort(-probabilities, kind="stable")
+    return [int(c) for c in order if probabilities[c] >= saved.thresholds[c]][:MOST] or [int(order[0])]
+
+
+def side_by_side(panels: list[tuple[Image.Image, str]]) -> Image.Image:
+    sheet = Image.new("RGB", (len(panels) * (SIDE + GAP) - GAP, SIDE + CAPTION), "white")
+    draw = ImageDraw.Draw(sheet)
+    for place, (picture, caption) in enumerate(panels):
+        left = place * (SIDE + GAP)
+        sheet.paste(picture.resize((SIDE, SIDE), Image.Resampling.BICUBIC), (left, CAPTION))
+        draw.text((left + 4, 4), caption, fill="black")
+    return sheet
