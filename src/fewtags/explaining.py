@@ -46,8 +46,8 @@ def look(saved: SavedModel, image: Path) -> tuple[np.ndarray, torch.Tensor]:
     outputs = saved.classifier.eval()(batch.images)
     if outputs.attention is None:
         raise UserError(
-            f"The model of method '{saved.config.method_name}' has the {saved.config.head_name} head, which has no attention; "
-            "train one with head=decoupled or head=graph, such as caldnr."
+            f"The {saved.config.head_name} head of this model has no attention to show; "
+            "train one with head=decoupled or head=graph, for example method=caldnr."
         )
     return outputs.logits[0].sigmoid().numpy(), outputs.attention[0]
 
