@@ -117,3 +117,12 @@ def test_the_head_asks_for_words() -> None:
     without = Problem(("a", "b"), torch.zeros(3, 2, dtype=torch.int8))
     with pytest.raises(UserError, match="word vectors"):
         DecoupledHead(DecoupledHead.Config(), 8, without)
+
+
+def test_the_gradient_of_the_scores_is_right_for_each_argument() -> None:
+    """Apart from the softmax, which would forgive a constant."""
+    torch.manual_seed(0)
+    shapes = ((5, 3), (5, 4), (5,))
+    assert torch.autograd.gradcheck(
+        tanh_scores, [torch.randn(s, dtype=torch.double, requires_grad=True) for s in shapes]
+    )
