@@ -272,6 +272,57 @@ def explain(
 
 
 @app.command()
+def bench(
+    grid: Annotated[Path, typer.Argument(help="YAML file with datasets, methods, proportions and seeds.")],
+    settings: Annotated[list[str] | None, typer.Argument(help="Settings of every run, as group.name=value.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of all its runs (default: runs/GRID).")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")] = 1,
+    plan: Annotated[bool, typer.Option("--plan", help="List the runs and stop.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a whole comparison and write its tables. Start it again to go on: what is finished is skipped.
+
+    Leaves runs.csv and tables.md, .csv and .tex in its folder, which `fewtags report` turns into a page. Ends with exit
+    code 1 when a run failed; the others are finished all the same.
+    """
+    from fewtags.experiments.grid import read_grid
+
+    runs = read_grid(grid, settings or [])
+    if plan:
+        print("\n".join(run.name for run in runs))
+        return
+    from fewtags.experiments.bench import run_bench
+
+    folder = out or Path("runs") / grid.stem
+    failed = run_bench(runs, folder, workers=workers, quiet=quiet)
+    for run in failed:
+        print(f"fewtags: {run} failed; see {folder / run.name / 'log.txt'}", file=sys.stderr)
+    print(folder / "runs.csv")
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or a folder that holds runs, as bench writes.")],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "fewtags report",
+    tables: Annotated[
+        Path | None, typer.Option(help="Folder for the tables as Markdown, CSV and LaTeX (default: not written).")
+    ] = None,
+) -> None:
+    """Write one HTML page about runs: tables, curves, categories, thresholds, labels found, images."""
+    from fewtags.experiments.report import write_report
+    from fewtags.experiments.runs import find_runs, tidy_rows
+    from fewtags.experiments.tables import write_tables
+
+    if tables is not None:
+        tables.mkdir(parents=True, exist_ok=True)
+        write_tables(tidy_rows(find_runs(runs)), tables)
+    print(write_report(runs, out, title=title))
+
+
+@app.command()
 def methods(
     name: Annotated[str | None, typer.Argument(help="Explain this one: settings, profiles, how to cite it.")] = None,
 ) -> None:

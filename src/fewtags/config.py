@@ -89,6 +89,9 @@ class CacheConfig(Settings):
     folder: str | None = None
     """Where caches are kept; by default fewtags/features in the user's cache folder."""
     dtype: Literal["bf16", "fp16", "fp32"] = "fp16"
+    """Numbers on disk."""
+    runtime: Literal["torch", "openvino"] = "torch"
+    """What computes the maps; openvino (an extra) is several times faster for some backbones on some CPUs."""
 
 
 class WordsConfig(Settings):
@@ -242,8 +245,10 @@ def read_yaml(file: Path) -> dict[str, Any]:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"The config file {file} does not exist.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"The config file {file} cannot be read: {error}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"The config file {file} cannot be read as text (UTF-8).") from None
+    except OSError as error:
+        raise UserError(f"The config file {file} cannot be read: {error.strerror}.") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{file}:{mark.line + 1}" if mark else str(file)

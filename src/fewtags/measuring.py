@@ -27,14 +27,14 @@ def evaluate_saved(
     tags: Path | None,
     format: str,
     options: dict[str, Any],
-    split: str,
+    split: str | None,
     threshold: str,
     device: str,
 ) -> tuple[Scores, list[str], list[str]]:
-    """Scores, category names and warnings."""
+    """Scores, category names and warnings. Without a `split`: the test split, or else the validation images."""
     saved = load_model(run)
     part = own_part(saved, split) if data is None else other_part(saved, data, tags, format, options, split)
-    warnings = [] if part.complete else [f"Warning: {part.partial_warning(split)}"]
+    warnings = [] if part.complete else [f"Warning: {part.partial_warning('measured')}"]
     where = choose_device(device)
     batches = image_batches(part, saved.config.input, saved.config.train, augment=False)
     with ticking("Evaluating", batches.num_steps) as ticker:
@@ -43,24 +43,26 @@ def evaluate_saved(
     return measure(predictions, part, threshold_of(threshold, saved)), saved.categories, warnings
 
 
-def own_part(saved: SavedModel, split: str) -> Annotations:
+def own_part(saved: SavedModel, split: str | None) -> Annotations:
     """A split of the data that the model was trained on, cut as it was for training."""
-    if split not in SPLITS:
+    if split is not None and split not in SPLITS:
         raise UserError(f"--split {split}: {did_you_mean(split, SPLITS)}")
     data = prepare_data(saved.config.data, saved.config.seed)
-    part = {"train": data.train, "val": data.val, "test": data.test}[split]
-    if part is None:
-        there = ", ".join(name for name, p in (("train", data.train), ("val", data.val), ("test", data.test)) if p)
-        raise UserError(f"The run's data has no {split} split; it has: {there}.")
-    return part
+    parts = {name: part for name, part in zip(SPLITS, (data.train, data.val, data.test), strict=True) if part}
+    split = split or ("test" if "test" in parts else "val")
+    if split not in parts:
+        raise UserError(f"The run's data has no {split} split; it has: {', '.join(parts)}.")
+    return parts[split]
 
 
 def other_part(
-    saved: SavedModel, data: Path, tags: Path | None, format: str, options: dict[str, Any], split: str
+    saved: SavedModel, data: Path, tags: Path | None, format: str, options: dict[str, Any], split: str | None
 ) -> Annotations:
     """Other data, its columns in the model's order. Of data without splits all of it is taken."""
     annotations = read_annotations(data, tags=tags, format=format, **options)
-    if split != "all" and len(set(annotations.splits.tolist())) > 1:
+    there = set(annotations.splits.tolist())
+    split = split or ("test" if "test" in there else "val")
+    if split != "all" and len(there) > 1:
         annotations = annotations.split(split)
     if not len(annotations):
         raise DataError(f"{data} has no images in the {split} split.")

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fewtags.errors import RunFailed, UserError, did_you_mean
+from fewtags.models.tensor_files import first_line, read_tensors
 
 NOT_FEATURES = ("global_pool", "head_drop", "fc", "classifier", "head", "last_linear", "fc_norm")
 
@@ -119,13 +120,9 @@ def load_weights(model: nn.Module, file: Path) -> None:
     if not file.is_file():
         raise UserError(f"The weights file {file} does not exist.")
     try:
-        state = (
-            load_file(file)
-            if file.suffix == ".safetensors"
-            else torch.load(file, map_location="cpu", weights_only=True)
-        )
+        state = load_file(file) if file.suffix == ".safetensors" else read_tensors(file)
     except Exception as error:
-        raise UserError(f"{file} is not a readable weights file: {str(error).splitlines()[0][:200]}") from error
+        raise UserError(f"{file} is not a readable weights file ({first_line(error)}).") from error
     state = state.get("state_dict", state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise UserError(f"{file} should hold a state dict (names and tensors).")

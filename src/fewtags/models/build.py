@@ -17,6 +17,7 @@ from fewtags.methods.base import Problem, WordVectors
 from fewtags.models.backbones import create_backbone
 from fewtags.models.classifier import Classifier, Neck
 from fewtags.models.heads import head_class
+from fewtags.models.tensor_files import first_line
 from fewtags.models.words import find_word_vectors
 
 FORMAT = 1
@@ -88,8 +89,7 @@ def load_model(folder: str | Path) -> SavedModel:
     try:
         classifier.load_state_dict(load_file(file))
     except Exception as error:
-        reason = str(error).strip().splitlines()[0][:150]
-        raise UserError(f"{file} is missing, damaged or does not fit tagger.json ({reason}).") from error
+        raise UserError(f"{file} is missing, damaged or does not fit tagger.json ({first_line(error)}).") from error
     return SavedModel(classifier.eval(), config, categories, np.array(about["thresholds"]), about["word_vectors"])
 
 
@@ -101,7 +101,10 @@ def _read_about(folder: Path) -> dict:
         about = json.loads(file.read_text(encoding="utf-8"))
         if about["format"] != FORMAT:
             raise UserError(f"{file} has format {about['format']!r}; this version of fewtags reads {FORMAT}.")
-        assert {"categories", "thresholds", "word_vectors", "config"} <= set(about)
+        assert isinstance(about["config"], dict)
+        assert all(isinstance(name, str) for name in about["categories"])
+        assert len([float(threshold) for threshold in about["thresholds"]]) == len(about["categories"])
+        assert about["word_vectors"] is None or len(about["word_vectors"]) == 2
     except (ValueError, KeyError, TypeError, AssertionError) as error:
         raise UserError(f"{file} is damaged or not written by fewtags.") from error
     return about
