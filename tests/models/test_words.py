@@ -14,20 +14,6 @@ VOCABULARY = [
     *("table", "hot", "dog", "tv", "light", "plant", "dining", "traffic", "monitor", "potted", "pony"),
     *("diningt", "able"),  # rarer, so a worse way to cut "diningtable"
 ]
-    "table",
-    "hot",
-    "dog",
-    "tv",
-    "light",
-    "plant",
-    "dining",
-    "traffic",
-    "monitor",
-    "potted",
-    "pony",
-    "diningt",
-    "able",
-]
 LEXICON = {word: np.eye(len(VOCABULARY), dtype=np.float32)[n] for n, word in enumerate(VOCABULARY)}
 
 
