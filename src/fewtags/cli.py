@@ -250,7 +250,7 @@ def predict(
         quiet=quiet,
     )
     if failed:
-        print(f"fewtags: {failed} images could not be read; their rows say why.", file=sys.stderr)
+        print(f"fewtags: Images that could not be read: {failed}; their rows say why.", file=sys.stderr)
 
 
 @app.command()

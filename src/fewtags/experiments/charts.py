@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 NUM_COLOURS = 8
 DASHES = ("", "7 3", "2 3")  # after NUM_COLOURS lines the colours repeat with the next pattern
 MARKERS = ("circle", "square", "diamond", "triangle")
-LINE_HEIGHT = 13.0
+LINE_HEIGHT = 14.0
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Frame:
     y: tuple[float, float]
     width: float
     height: float
-    left: float = 46
-    right: float = 14
-    top: float = 12
+    left: float
+    right: float
+    top: float
     bottom: float = 38
 
     def place(self, x: float, y: float) -> tuple[float, float]:
@@ -55,7 +55,7 @@ def line_chart(
     y_label: str,
     y_range: tuple[float, float] | None = None,
     x_ticks: Sequence[float] | None = None,
-    size: tuple[int, int] = (480, 300),
+    size: tuple[int, int] = (420, 280),
     name_lines: bool = True,
 ) -> Markup:
     """An <svg> that scales with its box; `title` is what a screen reader says. Empty without any point."""
@@ -80,13 +80,27 @@ def frame_for(
     name_lines: bool,
 ) -> Frame:
     xs = [*(x for one in series for x, _ in one.points), *(x_ticks or ())]
-    ys = [y for one in series for _, y in one.points]
-    low, high = y_range or (min(ys), max(ys))
+    low, high = _wide(*(y_range or _data_range(series)))
+    ticks = nice_ticks(low, high, _about(size[1]))
     if y_range is None:
-        ticks = nice_ticks(low, high)
-        low, high = min(low, ticks[0]), max(high, ticks[-1])
-    right = 14 + (6.2 * max(len(one.name) for one in series) if name_lines else 0)
-    return Frame(_wide(min(xs), max(xs)), _wide(low, high), *size, right=min(right, 0.32 * size[0]))
+        low, high = ticks[0], ticks[-1]
+    left = 12 + 7.4 * max(len(f"{tick:g}") for tick in ticks)
+    right = 14 + (7.6 * max(len(one.name) for one in series) if name_lines else 0)
+    return Frame(_wide(min(xs), max(xs)), (low, high), *size, left=left, right=right, top=28 if size[1] > 200 else 10)
+
+
+def _data_range(series: Sequence[Series]) -> tuple[float, float]:
+    """Of all points with their standard deviations."""
+    ends = []
+    for one in series:
+        spread = [*(value or 0.0 for value in one.spread), *[0.0] * len(one.points)]
+        ends += [y + sign * s for (_, y), s in zip(one.points, spread, strict=False) for sign in (-1, 1)]
+    return min(ends), max(ends)
+
+
+def _about(height: int | float) -> int:
+    """How many ticks are readable."""
+    return 5 if height > 200 else 3
 
 
 def _wide(low: float, high: float) -> tuple[float, float]:
@@ -104,7 +118,7 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 def _grid(frame: Frame, x_ticks: Sequence[float] | None) -> Markup:
     parts = []
-    for y in nice_ticks(*frame.y, about=5 if frame.height > 150 else 3):
+    for y in nice_ticks(*frame.y, _about(frame.height)):
         if frame.y[0] <= y <= frame.y[1]:
             _, at = frame.place(frame.x[0], y)
             line = '<line class="grid" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>'
@@ -120,8 +134,7 @@ def _grid(frame: Frame, x_ticks: Sequence[float] | None) -> Markup:
 def _axis_names(frame: Frame, x_label: str, y_label: str) -> Markup:
     middle = (frame.left + frame.width - frame.right) / 2
     across = _text(middle, frame.height - 5, x_label, "middle", "axis")
-    up = Markup('<text class="axis" text-anchor="middle" transform="translate(11 {:.1f}) rotate(-90)">{}</text>')
-    return across + up.format((frame.top + frame.height - frame.bottom) / 2, y_label)
+    return across + _text(4, 14, y_label, "start", "heading")
 
 
 def _text(x: float, y: float, text: str, anchor: str, kind: str = "tick") -> Markup:

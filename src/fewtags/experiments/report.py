@@ -13,7 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 import fewtags
-from fewtags.experiments.charts import Series, legend, line_chart
+from fewtags.experiments.charts import Series, legend, line_chart, nice_ticks
 from fewtags.experiments.examples import Gallery, test_gallery, training_gallery
 from fewtags.experiments.runs import RunRecord, find_runs, proportion_label, tidy_rows
 from fewtags.experiments.tables import METRIC_NAMES, Row, by_method, paper_tables, row_label, unique, value_of
@@ -128,7 +128,7 @@ def proportion_chart(rows: Sequence[Row], metric: str) -> Markup:
     ticks = [100 * p for p in proportions]
     return line_chart(
         series, title=f"{name} over the known proportion", x_label="known positives, %", y_label=f"{name}, %",
-        x_ticks=ticks, size=(480, 340),
+        x_ticks=ticks, size=(420, 320),
     )  # fmt: skip
 
 
@@ -232,11 +232,27 @@ def decision_charts(run: RunRecord) -> list[Markup]:
             points = over_epochs(run, "train", f"{name}_{measure}", 100)
             quality.append(Series(f"{name}, {measure}", points, 2 * place + offset))
     return [
-        line_chart(counts, title="labels found and rejected", x_label="epoch", y_label="labels in an epoch"),
         line_chart(
-            quality, title="precision and recall of the decisions", x_label="epoch", y_label="%", y_range=(0, 100)
+            counts,
+            title="labels found and rejected",
+            x_label="epoch",
+            y_label="labels in an epoch",
+            y_range=whole_range(counts),
+        ),
+        line_chart(
+            quality,
+            title="precision and recall of the decisions",
+            x_label="epoch",
+            y_label="precision and recall, %",
+            y_range=(0, 100),
         ),
     ]
+
+
+def whole_range(series: Sequence[Series]) -> tuple[float, float]:
+    """From zero to the largest value or a little above it."""
+    ticks = nice_ticks(0, max([1.0, *(y for one in series for _, y in one.points)]))
+    return ticks[0], ticks[-1]
 
 
 def threshold_charts(run: RunRecord) -> tuple[list[tuple[str, str, Markup]], int]:

@@ -1,0 +1,126 @@
+"""A grid of runs from a YAML file: datasets x methods x known proportions x seeds.
+
+    settings: {train: {epochs: 20}}                      # of every run, as in a config file
+    datasets:
+      voc2007: {data: {source: VOCdevkit}}               # a name, and settings
+    methods:
+      linear:                                            # the yardstick, see `experiments.linear`
+      an:
+      caldnr: {train: {lr: 2.0e-4}}                      # settings of this method's runs
+      caldnr-paper: {method: {name: caldnr, profile: paper}}
+    parts:                                               # which of them are run
+      - {proportions: [0.1, 0.5, 0.9], seeds: [0]}
+      - {methods: [an, caldnr], proportions: [0.1], seeds: [1, 2]}
+    vary: [seed, data.mask_seed]                         # the settings that take the number of the seed
+
+Later wins: settings < dataset < method < overrides of the command line < proportion and seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fewtags.config import RunConfig, merge, nest, parse_override, read_yaml, resolve, validate
+from fewtags.errors import UserError, did_you_mean
+from fewtags.experiments.runs import Proportion
+from fewtags.settings import Settings
+
+LINEAR = "linear"
+
+
+class Part(Settings):
+    datasets: list[str] | None = None
+    """Names of datasets; by default all."""
+    methods: list[str] | None = None
+    """Names of methods; by default all."""
+    proportions: tuple[float | Literal["single"] | None, ...] = (None,)
+    """Shares of positives that stay known; by default the labels as they come."""
+    seeds: tuple[int, ...] = (0,)
+
+
+class GridFile(Settings):
+    settings: dict[str, Any] | None = None
+    datasets: dict[str, dict[str, Any] | None]
+    methods: dict[str, dict[str, Any] | None]
+    parts: list[Part]
+    vary: tuple[str, ...] = ("seed", "data.mask_seed")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    dataset: str
+    method: str  # the grid's name for it
+    proportion: Proportion
+    seed: int
+    config: RunConfig
+    linear: bool = False  # the yardstick, whose settings are those of `an`
+
+    @property
+    def name(self) -> str:
+        """Its folder below the bench's, the same whatever else is in the grid."""
+        known = "given" if self.proportion is None else self.proportion
+        known = f"{100 * known:g}" if isinstance(known, float) else known
+        return f"{self.dataset}/{self.method}/known-{known}/seed-{self.seed}"
+
+    @property
+    def cell(self) -> dict[str, Any]:
+        """What the tables call it."""
+        return {
+            "dataset": self.dataset,
+            "method": self.method,
+            "profile": self.config.profile,
+            "proportion": self.proportion,
+            "seed": self.seed,
+        }
+
+    def __str__(self) -> str:
+        return self.name.replace("/", " ")
+
+
+def read_grid(file: Path, overrides: Iterable[str] = ()) -> list[PlannedRun]:
+    """The runs of a grid file, each once, in the file's order."""
+    content = read_yaml(file)
+    grid = validate(GridFile, content, str(file))
+    assert isinstance(grid, GridFile)
+    top: dict[str, Any] = {}
+    for override in overrides:
+        top = merge(top, parse_override(override))
+    runs: dict[str, PlannedRun] = {}
+    for part in grid.parts:
+        for run in _runs_of(grid, part, top, file):
+            runs.setdefault(run.name, run)
+    if not runs:
+        raise UserError(f"{file} plans no run: give it datasets, methods and parts.")
+    return list(runs.values())
+
+
+def _runs_of(grid: GridFile, part: Part, overrides: Mapping[str, Any], file: Path) -> Iterable[PlannedRun]:
+    for dataset in _named(part.datasets, grid.datasets, "dataset", file):
+        for method in _named(part.methods, grid.methods, "method", file):
+            for proportion in part.proportions:
+                for seed in part.seeds:
+                    yield _plan(grid, overrides, dataset, method, proportion, seed)
+
+
+def _named(names: list[str] | None, table: Mapping[str, Any], kind: str, file: Path) -> list[str]:
+    for name in names or ():
+        if name not in table:
+            raise UserError(f"A part of {file} names the {kind} '{name}'; {did_you_mean(name, table)}")
+    return list(table) if names is None else names
+
+
+def _plan(
+    grid: GridFile, overrides: Mapping[str, Any], dataset: str, method: str, proportion: Proportion, seed: int
+) -> PlannedRun:
+    values = merge({"method": {"name": method}}, grid.settings or {})
+    for layer in (grid.datasets[dataset], grid.methods[method], overrides, nest("data.known", proportion)):
+        values = merge(values, layer or {})
+    for setting in grid.vary:
+        values = merge(values, nest(setting, seed))
+    linear = values["method"]["name"] == LINEAR
+    if linear:
+        values = {**values, "method": {"name": "an"}}
+    return PlannedRun(dataset, method, proportion, seed, resolve(values), linear)

@@ -1,0 +1,156 @@
+"""The yardstick `linear`: logistic regression on the frozen backbone's average-pooled features of the plain images.
+
+Unknown labels count as absent. Every category is a regularised regression of its own; all are solved at once by L-BFGS.
+The strength of the regularisation is chosen on a held-out fifth of the training images, by the average precision of
+their known labels. What comes out is an ordinary run folder with a model that has a linear head.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fewtags.config import RunConfig
+from fewtags.data.annotations import PRESENT, Annotations
+from fewtags.data.prepare import RunData, prepare_data
+from fewtags.engine.evaluation import Predictions, measure
+from fewtags.engine.record import write_json, write_record
+from fewtags.engine.run import Run, build_run, choose_device, make_batches
+from fewtags.engine.run_log import RunLog
+from fewtags.engine.training import summary_of
+from fewtags.metrics import mean_average_precision
+from fewtags.models.build import SavedModel
+
+STRENGTHS = [float(10**exponent) for exponent in np.arange(-6, -0.9, 0.5)]  # times half the squared weights
+HOLD_OUT = 5  # one image in so many chooses the strength
+MAX_ITERATIONS = 200
+
+
+def train_linear(config: RunConfig, folder: Path, data: RunData | None = None, quiet: bool = False) -> None:
+    """Leave in `folder` what a run leaves there, for `config` with the method `an` and the backbone frozen."""
+    started = time.monotonic()
+    config = frozen(config)
+    device = choose_device(config.train.device)
+    data = data if data is not None else prepare_data(config.data, config.seed)
+    log = RunLog(folder, quiet=quiet)
+    run = build_run(config, folder, data, device, log)
+    write_record(run)
+    features, read = pooled_features(run, data.train)
+    scale = Standardisation(features)
+    known = torch.from_numpy(data.train.labels == PRESENT)[read].float()
+    strength = choose_strength(scale(features), known, config.seed)
+    log.say(f"Strength of the regularisation, chosen on held-out known labels: {strength:g}.")
+    weight, bias = fit(scale(features), known, strength)
+    set_head(run, *scale.fold(weight, bias))
+    write_result(run, time.monotonic() - started, strength)
+
+
+def frozen(config: RunConfig) -> RunConfig:
+    """The same settings with nothing between the frozen backbone and one linear layer."""
+    model = config.model.model_copy(update={"train_from": "head", "pool": 1, "width": 0})
+    head = config.head.model_copy(update={"hidden": 0, "dropout": 0.0})
+    train = config.train.model_copy(update={"ema": 0.0, "epochs": 1})
+    return config.model_copy(update={"model": model, "head": head, "train": train})
+
+
+@torch.inference_mode()
+def pooled_features(run: Run, part: Annotations) -> tuple[Tensor, np.ndarray]:
+    """[M, D] features of the readable images, and their rows."""
+    batches = make_batches(run.config, run.learner, part, run.device, augment=False)
+    model, features, rows = run.learner.model.eval(), [], []
+    with run.log.ticking("Pooling features", batches.num_steps) as ticker:
+        for loaded in batches.epoch():
+            ticker.step()
+            if loaded.batch is not None:
+                images = loaded.batch.images.to(run.device)
+                with run.autocast():
+                    maps = images if model.takes_maps else model.backbone(images)
+                features.append(maps.float().mean((2, 3)).cpu())
+                rows.append(loaded.batch.index.numpy())
+    return torch.cat(features), np.concatenate(rows)
+
+
+class Standardisation:
+    """Every feature with mean 0 and standard deviation 1 over the training images, so that one strength suits all."""
+
+    def __init__(self, features: Tensor):
+        self.mean = features.mean(0)
+        self.std = features.std(0).clamp(min=1e-6)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return (features - self.mean) / self.std
+
+    def fold(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights [C, D] and biases [C] that give the same logits from features as they are."""
+        weight = weight / self.std
+        return weight, bias - weight @ self.mean
+
+
+def choose_strength(features: Tensor, known: Tensor, seed: int) -> float:
+    """Of STRENGTHS, the one whose regressions rank the held-out images best; the stronger of equal ones."""
+    held_out = torch.from_numpy(np.random.default_rng(seed).permutation(len(features)) % HOLD_OUT == 0)
+    best, found, start = -1.0, STRENGTHS[-1], None
+    for strength in reversed(STRENGTHS):
+        start = fit(features[~held_out], known[~held_out], strength, start)
+        score = mean_average_precision(logits(features[held_out], *start).numpy(), known[held_out].numpy())
+        if score > best:
+            best, found = score, strength
+    return found
+
+
+def fit(
+    features: Tensor, known: Tensor, strength: float, start: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Weights [C, D] and biases [C] that minimise mean log loss + strength / 2 * |w|^2 in each category."""
+    if start is None:
+        prior = (known.sum(0) + 0.5) / (len(known) + 1)
+        start = torch.zeros(known.shape[1], features.shape[1]), torch.logit(prior)
+    weight, bias = (part.clone().requires_grad_() for part in start)
+    solver = torch.optim.LBFGS([weight, bias], max_iter=MAX_ITERATIONS, history_size=20, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        solver.zero_grad()
+        loss = F.binary_cross_entropy_with_logits(logits(features, weight, bias), known, reduction="none").mean(0)
+        total = (loss + 0.5 * strength * weight.square().sum(1)).sum()
+        total.backward()
+        return total
+
+    solver.step(closure)
+    return weight.detach(), bias.detach()
+
+
+def logits(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return features @ weight.T + bias
+
+
+@torch.no_grad()
+def set_head(run: Run, weight: Tensor, bias: Tensor) -> None:
+    classifier: Any = run.learner.model.head.classifier
+    classifier.weight.copy_(weight)
+    classifier.bias.copy_(bias)
+
+
+def write_result(run: Run, seconds: float, strength: float) -> None:
+    """As at the end of any run; there is one epoch, so the best is the last."""
+    result: dict[str, Any] = {"epochs": 1, "seconds": round(seconds, 1), "strength": strength}
+    classifier: Any = run.learner.model.head.classifier
+    for name, part in (("val", run.data.val), ("test", run.data.test)):
+        if part is None:
+            continue
+        features, read = pooled_features(run, part)
+        probabilities = np.full(part.labels.shape, np.nan, dtype=np.float32)
+        with torch.inference_mode():
+            probabilities[read] = classifier(features.to(run.device)).sigmoid().cpu().numpy()
+        np.savez_compressed(run.folder / f"predictions-{name}.npz", probabilities=probabilities)
+        result[name] = summary_of(measure(Predictions(probabilities, {}), part))
+        result["best"] = {"epoch": 1, "split": name, **result[name]}
+        run.log.row("eval", 1, {"split": name, **result[name]})
+    categories = list(run.problem.categories)
+    SavedModel(run.model, run.config, categories, np.full(len(categories), 0.5), None).save(run.folder / "model")
+    write_json(run.folder / "result.json", result)
