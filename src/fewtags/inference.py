@@ -109,7 +109,8 @@ def write_predictions(
     thresholds = saved.thresholds if threshold is None else np.full(len(saved.categories), threshold)
     failed = 0
     with writing_to(out) as stream, ticking("Tagging", -(-len(files) // batch_size), quiet=quiet) as ticker:
-        write = rows_as_jsonl(stream) if out is not None and out.suffix == ".jsonl" else rows_as_csv(stream)
+        as_jsonl = out is not None and out.suffix == ".jsonl"
+        write = rows_as_jsonl(stream) if as_jsonl else rows_as_csv(stream, saved.categories if all_scores else [])
         for prediction in predict_files(saved, files, device=device, batch_size=batch_size, on_step=ticker.step):
             failed += prediction.probabilities is None
             tags = prediction.tags(saved.categories, thresholds)
@@ -132,19 +133,14 @@ def writing_to(out: Path | None) -> Iterator[IO[str]]:
         yield stream
 
 
-def rows_as_csv(stream: IO[str]) -> Callable[[dict[str, Any]], None]:
-    """Columns image, tags and their probabilities (with ';' between), error; then one per category if asked for."""
+def rows_as_csv(stream: IO[str], scored: Sequence[str]) -> Callable[[dict[str, Any]], None]:
+    """Columns image, tags and their probabilities (with ';' between), error; then one per `scored` category."""
     writer = csv.writer(stream)
-    started = False
+    writer.writerow(["image", "tags", "probabilities", "error", *scored])
 
     def write(row: dict[str, Any]) -> None:
-        nonlocal started
-        every = row.get("scores")
-        if not started:
-            writer.writerow(["image", "tags", "probabilities", "error", *(every or {})])
-            started = True
         chosen = [f"{p:.4f}" for p in row["tags"].values()]
-        more = [f"{p:.4f}" for p in (every or {}).values()]
+        more = [f"{row['scores'][name]:.4f}" if row["scores"] else "" for name in scored]
         writer.writerow([row["image"], ";".join(row["tags"]), ";".join(chosen), row["error"], *more])
         stream.flush()
 

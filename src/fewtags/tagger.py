@@ -75,9 +75,6 @@ class Tagger:
     def __repr__(self) -> str:
         return f"Tagger(method={self.method!r}, backbone={self.backbone!r})"
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_saved")
-
     # --- learning ---
 
     def fit(self, images: Images, tags: Any = None, **options: Any) -> Tagger:

@@ -18,15 +18,15 @@ def choose_thresholds(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarr
 
 
 def f1_thresholds(probabilities: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """[C] the threshold of best F1; 0.5 for a category without positives."""
+    """[C] the threshold of best F1, half-way to the next lower probability; 0.5 for a category without positives."""
     order = np.argsort(-probabilities, axis=0, kind="stable")
-    ranked = np.take_along_axis(probabilities, order, axis=0)
+    ranked = np.take_along_axis(probabilities, order, axis=0).astype(float)
+    below = np.concatenate([ranked[1:], np.zeros_like(ranked[:1])])
     hits = np.take_along_axis(truth, order, axis=0).cumsum(0)
     f1 = 2 * hits / (np.arange(1, len(truth) + 1)[:, None] + truth.sum(0))
-    best = f1.argmax(0)
-    lowest_taken = ranked[best, np.arange(truth.shape[1])]
-    next_below = ranked[np.minimum(best + 1, len(truth) - 1), np.arange(truth.shape[1])]
-    return np.where(truth.any(0), (lowest_taken + next_below) / 2, 0.5)
+    f1[ranked == below] = -1  # no threshold tells equal probabilities apart
+    best, category = f1.argmax(0), np.arange(truth.shape[1])
+    return np.where(truth.any(0), (ranked[best, category] + below[best, category]) / 2, 0.5)
 
 
 def known_positive_thresholds(probabilities: np.ndarray, labels: np.ndarray, strength: float = 5.0) -> np.ndarray:

@@ -1,0 +1,249 @@
+"""The commands as a person uses them: check, train, evaluate, predict, resume, methods, doctor."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+
+import numpy as np
+import pytest
+import yaml
+
+import fewtags
+from conftest import TINY, Cli
+from fewtags.config import load_config
+from fewtags.engine.checkpoint import load_checkpoint
+from fewtags.engine.run_log import read_rows
+from fewtags.methods import METHODS
+
+
+def read_csv(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+# --- train ---
+
+
+def test_train_says_what_it_understood_and_where_it_went(cli: Cli, patches, tags_file, tmp_path):
+    answer = cli("train", patches.root, "--tags", tags_file, *TINY, "--out", tmp_path / "run")
+    assert answer.code == 0
+    assert "images in 'image', tags in 'tags' separated by ';'" in answer.err
+    assert "Training on 36 images with 3 categories" in answer.err
+    assert "12 test images" in answer.err
+    assert "of the test labels are unknown; unknown ones count as absent" in answer.err
+    assert "Backbone test_resnet at 32 px from random weights, all of it trained." in answer.err
+    assert answer.out.splitlines()[-1] == str(tmp_path / "run")
+    assert answer.out.startswith("test after the last epoch: mAP ")
+
+
+def test_quiet_leaves_only_the_result(cli: Cli, patches, tags_file, tmp_path):
+    answer = cli("train", patches.root, "--tags", tags_file, *TINY, "--out", tmp_path / "run", "--quiet")
+    assert answer.err == ""
+    assert len(answer.out.splitlines()) == 2
+
+
+def test_runs_get_folders_of_their_own(cli: Cli, patches, tags_file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert cli("train", patches.root, "--tags", tags_file, *TINY, "-q").code == 0
+    folders = sorted((tmp_path / "runs").iterdir())
+    assert len(folders) == 2
+    assert all("-an" in folder.name for folder in folders)
+
+
+def test_without_splits_some_images_are_set_aside(cli: Cli, patches, tags_file, tmp_path):
+    table = tmp_path / "no-splits.csv"
+    table.write_text("\n".join(line.rpartition(",")[0] for line in tags_file.read_text().splitlines()))
+    answer = cli("train", patches.root, "--tags", table, *TINY, "--out", tmp_path / "run")
+    assert "of the training images were set aside for validation." in answer.err
+    assert answer.out.startswith("val after the last epoch")
+    measured = cli("evaluate", tmp_path / "run", "--json")
+    assert measured.code == 0
+    assert json.loads(measured.out)["num_images"] == read_rows_of(tmp_path / "run", "val")
+
+
+def read_rows_of(run, split: str) -> int:
+    return json.loads((run / "data.json").read_text())[split]["images"]
+
+
+def test_print_config_can_be_run(cli: Cli, tmp_path):
+    answer = cli("train", "photos", "--method", "asl", "--known", "0.1", "train.lr=3e-4", "--print-config")
+    assert answer.code == 0
+    (tmp_path / "run.yaml").write_text(answer.out)
+    assert yaml.safe_load(answer.out)["train"]["lr"] == 3e-4
+    assert load_config(tmp_path / "run.yaml") == load_config(
+        None, ["method=asl", "data.known=0.1", "train.lr=3e-4", "data.source=photos"]
+    )
+    assert cli("train", tmp_path / "run.yaml", "--print-config").out == answer.out
+
+
+def test_a_path_is_taken_as_it_is(cli: Cli):
+    answer = cli("train", "photos", "--tags", "tags #1: new.csv", "--weights", "1e5", "--print-config")
+    config = yaml.safe_load(answer.out)
+    assert config["data"]["tags"] == "tags #1: new.csv"
+    assert config["model"]["weights"] == "1e5"
+
+
+def test_a_config_file_and_overrides(cli: Cli, patches, tags_file, tmp_path):
+    settings = {"data": {"source": str(patches.root), "tags": str(tags_file)}, "train": {"epochs": 7}}
+    (tmp_path / "run.yml").write_text(yaml.safe_dump(settings))
+    answer = cli("train", tmp_path / "run.yml", *TINY, "--out", tmp_path / "run", "-q")
+    assert answer.code == 0
+    assert yaml.safe_load((tmp_path / "run/config.yaml").read_text())["train"]["epochs"] == 1
+
+
+def test_resume_goes_on_where_it_stopped(cli: Cli, trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("epochs: 1\n", "epochs: 2\n"))
+    answer = cli("train", "--resume", run)
+    assert answer.code == 0
+    assert "Going on at epoch 2, step 1." in answer.err
+    assert load_checkpoint(run / "checkpoints/last.pt")["epoch"] == 2
+    assert [row["epoch"] for row in read_rows(run / "metrics.jsonl") if row["kind"] == "eval"] == [1, 2]
+
+
+def test_resuming_a_finished_run_changes_nothing(cli: Cli, trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    before = (run / "model/model.safetensors").read_bytes()
+    assert cli("train", "--resume", run, "-q").code == 0
+    assert (run / "model/model.safetensors").read_bytes() == before
+
+
+# --- evaluate ---
+
+
+def test_evaluate_repeats_the_runs_own_numbers(cli: Cli, trained):
+    answer = cli("evaluate", trained, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    expected = json.loads((trained / "result.json").read_text())["test"]
+    found = json.loads(answer.out)
+    assert found["map"] == pytest.approx(expected["map"], abs=1e-6)
+    assert found["num_images"] == 12
+    assert list(found["ap"]) == ["blue", "green", "red"]
+
+
+def test_evaluate_lists_every_category(cli: Cli, trained):
+    answer = cli("evaluate", trained, "--per-category", "--threshold", "saved")
+    assert "12 images, 3 categories" in answer.out
+    assert "VOC-2012 mAP" in answer.out
+    assert {line.split()[0] for line in answer.out.splitlines()[-3:]} == {"blue", "green", "red"}
+
+
+def test_evaluate_on_other_data_warns_of_partial_labels(cli: Cli, trained, patches, tags_file):
+    answer = cli("evaluate", trained, patches.root, "--tags", tags_file, "--split", "all")
+    assert answer.code == 0
+    assert "48 images" in answer.out
+    assert "Warning" in answer.err
+    complete = cli("evaluate", trained, patches.root, "--tags", tags_file, "-o", "complete=true", "--split", "test")
+    assert complete.err == ""
+    assert complete.out == cli("evaluate", trained).out
+
+
+# --- predict ---
+
+
+def test_predict_writes_csv(cli: Cli, trained, patches):
+    answer = cli("predict", trained, patches.path(0), patches.path(1), "--threshold", "0", "--quiet")
+    assert (answer.code, answer.err) == (0, "")
+    rows = read_csv(answer.out)
+    assert [row["image"] for row in rows] == [str(patches.path(0)), str(patches.path(1))]
+    assert set(rows[0]["tags"].split(";")) == {"red", "green", "blue"}
+    probabilities = [float(p) for p in rows[0]["probabilities"].split(";")]
+    assert probabilities == sorted(probabilities, reverse=True)
+
+
+def test_predict_writes_json_lines(cli: Cli, trained, patches, tmp_path):
+    out = tmp_path / "new" / "tags.jsonl"
+    assert cli("predict", trained, patches.root, "--out", out, "--top", "1", "--threshold", "0", "-q").out == ""
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(rows) == 48
+    assert all(len(row["tags"]) == 1 for row in rows)
+    assert "error" not in rows[0]
+
+
+def test_predict_gives_every_score_if_asked(cli: Cli, trained, patches, tmp_path):
+    cli("predict", trained, patches.path(0), "--all-scores", "--out", tmp_path / "a.csv", "-q")
+    row = read_csv((tmp_path / "a.csv").read_text())[0]
+    expected = fewtags.Tagger.load(trained).predict_proba([patches.path(0)])[0]
+    np.testing.assert_allclose([float(row[name]) for name in ("blue", "green", "red")], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+def test_one_bad_image_does_not_stop_predict(ending, cli: Cli, trained, patches, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for name in ("a.png", "b.png", "c.png"):
+        shutil.copy(patches.path(0), photos / name)
+    (photos / "b.png").write_bytes((photos / "b.png").read_bytes()[:100])
+    out = tmp_path / f"tags.{ending}"
+    answer = cli("predict", trained, photos, "--out", out, "--batch-size", "1", "--all-scores", "-q")
+    assert answer.code == 0
+    assert answer.err == "fewtags: Images that could not be read: 1; their rows say why.\n"
+    text = out.read_text()
+    rows = read_csv(text) if ending == "csv" else [json.loads(line) for line in text.splitlines()]
+    assert [row["image"].rpartition("/")[2] for row in rows] == ["a.png", "b.png", "c.png"]
+    assert "truncated" in rows[1]["error"] or "ends before" in rows[1]["error"]
+    assert not rows[0].get("error")
+    assert not rows[2].get("error")
+
+
+def test_the_first_image_may_be_the_bad_one(cli: Cli, trained, patches, tmp_path):
+    """The header of the CSV names every category although the first row has no scores."""
+    (tmp_path / "0.png").write_bytes(b"no image")
+    cli("predict", trained, tmp_path / "0.png", patches.path(0), "--all-scores", "--out", tmp_path / "a.csv", "-q")
+    rows = read_csv((tmp_path / "a.csv").read_text())
+    assert list(rows[0]) == ["image", "tags", "probabilities", "error", "blue", "green", "red"]
+    assert float(rows[1]["red"]) >= 0
+    assert not rows[0]["red"]
+
+
+def test_tags_never_come_apart_in_a_spreadsheet(cli: Cli, trained, patches, tmp_path):
+    """Names with the separator or quotes in them survive the way through CSV."""
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    about = run / "model/tagger.json"
+    about.write_text(about.read_text().replace('"blue"', '"blue, \\"light\\""'))
+    row = read_csv(cli("predict", run, patches.path(0), "--threshold", "0", "-q").out)[0]
+    assert 'blue, "light"' in row["tags"].split(";")
+
+
+# --- check, methods, doctor ---
+
+
+def test_check_counts_and_lets_training_start(cli: Cli, patches, tags_file):
+    answer = cli("check", patches.root, "--tags", tags_file)
+    assert answer.code == 0
+    assert "48 images, 48 readable; 3 categories" in answer.out
+    assert answer.out.splitlines()[-1].startswith("Training can start")
+
+
+def test_check_as_json(cli: Cli, patches, tags_file):
+    found = json.loads(cli("check", patches.root, "--tags", tags_file, "--json").out)
+    assert found["splits"] == {"train": 36, "test": 12}
+    assert found["fatal"] is False
+
+
+def test_methods_lists_and_explains(cli: Cli):
+    table = cli("methods").out
+    assert all(name in table for name in METHODS)
+    for name, method in METHODS.items():
+        text = cli("methods", name).out
+        assert method.title in text
+        assert all(f"Profile {profile}" in text for profile in method.profiles)
+
+
+def test_doctor_shows_versions_and_devices(cli: Cli):
+    text = cli("doctor").out
+    assert f"fewtags {fewtags.__version__}" in text
+    assert all(word in text for word in ("torch ", "timm ", "CUDA", "cores", "tracking"))
+
+
+def test_no_arguments_shows_the_help(cli: Cli):
+    answer = cli()
+    assert "Usage: fewtags" in answer.out + answer.err
+    assert answer.code in (0, 2)

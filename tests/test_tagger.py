@@ -1,0 +1,183 @@
+"""Tagger: scikit-learn's manners, and the same numbers as the command line."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from conftest import TINY
+from fewtags import Annotations, Tagger
+from fewtags.errors import UserError
+from fewtags.metrics import mean_average_precision
+
+SETTINGS = [setting for setting in TINY if not setting.startswith(("model.backbone", "model.pretrained"))]
+
+
+def make(**parameters) -> Tagger:
+    given = {"method": "an", "backbone": "test_resnet", "pretrained": False, "settings": SETTINGS, **parameters}
+    return Tagger(**given)
+
+
+@pytest.fixture(scope="module")
+def tagger(patches) -> Tagger:
+    return make().fit(patches)
+
+
+# --- scikit-learn's manners ---
+
+
+def test_fit_leaves_the_parameters_alone_and_returns_itself(patches):
+    tagger = make(seed=3)
+    before = dict(tagger.get_params())
+    assert tagger.fit(patches) is tagger
+    assert tagger.get_params() == before
+    assert tagger.get_params()["settings"] is SETTINGS
+
+
+def test_what_is_learned_ends_in_an_underscore(patches, tagger):
+    fresh = make()
+    learned = {name for name in vars(tagger) if name not in vars(fresh) and not name.startswith("_")}
+    assert learned == {"classes_", "thresholds_", "history_", "config_"}
+    assert tagger.classes_.tolist() == patches.categories
+    assert tagger.thresholds_.shape == (3,)
+    assert {"train", "eval"} <= {row["kind"] for row in tagger.history_}
+    assert tagger.config_.method_name == "an"
+
+
+def test_clone_has_the_parameters_and_nothing_learned(tagger):
+    copy = clone(tagger)
+    assert copy.get_params() == tagger.get_params()
+    assert not hasattr(copy, "classes_")
+
+
+def test_set_params(tagger):
+    other = clone(tagger).set_params(method="asl", epochs=5)
+    assert (other.method, other.epochs) == ("asl", 5)
+    with pytest.raises(UserError, match="no parameter 'epoch'"):
+        other.set_params(epoch=5)
+
+
+def test_an_unfitted_tagger_says_so():
+    with pytest.raises(UserError, match="not fitted"):
+        make().predict(["a.png"])
+
+
+def test_the_same_seed_learns_the_same(patches, tagger):
+    again = make().fit(patches)
+    np.testing.assert_array_equal(again.predict_proba(patches), tagger.predict_proba(patches))
+    other = make(seed=1).fit(patches)
+    assert not np.array_equal(other.predict_proba(patches), tagger.predict_proba(patches))
+
+
+def test_fitting_again_forgets_the_first_time(patches):
+    tagger = make().fit(patches)
+    once = tagger.predict_proba(patches)
+    np.testing.assert_array_equal(tagger.fit(patches).predict_proba(patches), once)
+
+
+# --- what it can learn from ---
+
+
+def test_from_a_folder_and_a_tag_file(patches, tags_file):
+    tagger = make().fit(patches.root, tags_file)
+    assert tagger.classes_.tolist() == ["blue", "green", "red"]
+
+
+def lists(patches: Annotations) -> tuple[list[str], list[list[str]]]:
+    paths = [str(patches.path(row)) for row in range(len(patches))]
+    tags = [[c for c, label in zip(patches.categories, row, strict=True) if label == 1] for row in patches.labels]
+    return paths, tags
+
+
+def test_from_lists(patches):
+    paths, tags = lists(patches)
+    tagger = make().fit(paths, tags)
+    assert tagger.classes_.tolist() == ["blue", "green", "red"]
+    assert tagger.predict_proba(paths[:2]).shape == (2, 3)
+
+
+def test_from_paths_relative_to_here(patches, monkeypatch):
+    monkeypatch.chdir(patches.root)
+    tagger = make().fit(patches.images, lists(patches)[1])
+    assert tagger.predict_proba(patches.images[:1]).shape == (1, 3)
+
+
+def test_from_a_matrix(patches):
+    paths, _ = lists(patches)
+    matrix = (patches.labels == 1).astype(int)
+    tagger = make().fit(paths, matrix, classes=patches.categories)
+    assert tagger.classes_.tolist() == patches.categories
+    with pytest.raises(UserError, match=r"classes=\[...\]"):
+        make().fit(paths, matrix)
+
+
+def test_a_matrix_and_lists_say_the_same(patches):
+    paths, tags = lists(patches)
+    by_lists = make().fit(paths, tags, classes=patches.categories)
+    by_matrix = make().fit(paths, (patches.labels == 1).astype(int), classes=patches.categories)
+    np.testing.assert_array_equal(by_lists.predict_proba(paths), by_matrix.predict_proba(paths))
+
+
+def test_tags_are_needed(patches):
+    with pytest.raises(UserError, match="Tags are missing"):
+        make().fit(lists(patches)[0])
+    with pytest.raises(UserError, match="2 tag lists were given for 48 images"):
+        make().fit(lists(patches)[0], [["red"], ["blue"]])
+
+
+# --- predicting and measuring ---
+
+
+def test_predict_gives_tags_above_their_thresholds(patches, tagger):
+    probabilities = tagger.predict_proba(patches)
+    for tags, row in zip(tagger.predict(patches), probabilities, strict=True):
+        assert set(tags) == set(tagger.classes_[row >= tagger.thresholds_])
+        assert [row[tagger.classes_ == tag][0] for tag in tags] == sorted(row[row >= tagger.thresholds_])[::-1]
+
+
+def test_score_is_the_mean_average_precision(patches, tagger):
+    expected = mean_average_precision(tagger.predict_proba(patches), patches.labels == 1)
+    assert tagger.score(patches) == pytest.approx(expected)
+
+
+def test_score_puts_columns_in_order(patches, tagger):
+    """Categories by name, whatever order the measured data has them in; an unknown one is refused."""
+    paths, tags = lists(patches)
+    backwards = Annotations.from_tags(paths, tags, categories=["blue", "green", "red"], complete=True, root="/")
+    assert tagger.score(backwards) == pytest.approx(tagger.score(patches))
+    with pytest.raises(UserError, match="does not know 'zebra'"):
+        tagger.score(paths[:1], [["zebra"]])
+
+
+def test_an_unreadable_image_is_named(tagger, tmp_path):
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"bad\.png.*Take it out"):
+        tagger.predict([tmp_path / "bad.png"])
+
+
+# --- keeping ---
+
+
+@pytest.mark.parametrize("method", ["an", "caldnr"])
+def test_save_and_load(method, patches, tmp_path):
+    tagger = make(method=method, settings=[*SETTINGS, "data.val_share=0.3"]).fit(patches)
+    tagger.save(tmp_path / "tagger")
+    loaded = Tagger.load(tmp_path / "tagger")
+    np.testing.assert_array_equal(loaded.predict_proba(patches), tagger.predict_proba(patches))
+    assert loaded.predict(patches) == tagger.predict(patches)
+    assert loaded.classes_.tolist() == tagger.classes_.tolist()
+    assert loaded.method == method
+
+
+def test_a_run_of_the_command_line_can_be_loaded(trained, patches):
+    assert Tagger.load(trained).predict_proba(patches.path(0)).shape == (1, 3)
+
+
+def test_the_run_folder_is_kept_only_if_asked(patches, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    make().fit(patches)
+    assert not list((tmp_path / "temporary").iterdir())
+    make(out=tmp_path / "kept").fit(patches)
+    assert (tmp_path / "kept/metrics.jsonl").is_file()
