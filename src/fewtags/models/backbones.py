@@ -78,9 +78,17 @@ class Backbone(nn.Module):
 
 
 def create_backbone(
-    name: str, *, pretrained: bool = True, weights: str | Path | None = None, stride_in_1x1: bool = False
+    name: str,
+    *,
+    pretrained: bool = True,
+    weights: str | Path | None = None,
+    stride_in_1x1: bool = False,
+    input_size: int | None = None,
 ) -> Backbone:
-    """A timm model by name: weights from a local file, else from timm's hub if `pretrained`, else random."""
+    """A timm model by name: weights from a local file, else from timm's hub if `pretrained`, else random.
+
+    Models made for one image size (transformers with position embeddings) are refitted to `input_size`.
+    """
     if name not in timm.list_models() and name.split(".")[0] not in timm.list_models():
         raise UserError(f"There is no timm backbone '{name}'; {_similar_backbones(name)}")
     model = _create(name, pretrained and weights is None)
@@ -88,8 +96,19 @@ def create_backbone(
         move_stride_to_1x1(model, name)
     if weights is not None:
         load_weights(model, Path(weights))
+    if input_size is not None:
+        fit_to_size(model, name, input_size)
     config: Any = model.pretrained_cfg
     return Backbone(stages_of(model), num_features(model), tuple(config["mean"]), tuple(config["std"]))
+
+
+def fit_to_size(model: Any, name: str, size: int) -> None:
+    if not hasattr(model, "set_input_size") or tuple(model.pretrained_cfg["input_size"][1:]) == (size, size):
+        return
+    try:
+        model.set_input_size(img_size=(size, size))
+    except Exception as error:
+        raise UserError(f"Backbone '{name}' cannot be used at input.size={size} ({first_line(error)}).") from error
 
 
 def num_features(model: Any) -> int:
@@ -193,7 +212,7 @@ def stages_of(model: nn.Module) -> dict[str, nn.Module]:
 
 @torch.no_grad()
 def _is_chain(model: Any, chain: dict[str, nn.Module]) -> bool:
-    with _in_eval(model), contextlib.suppress(RuntimeError, TypeError, AssertionError, NotImplementedError):
+    with _in_eval(model), contextlib.suppress(Exception):  # a layer that is fed what it does not expect raises anything
         image = maps = torch.rand(1, 3, 64, 64)
         expected = model.forward_features(image)
         for stage in chain.values():

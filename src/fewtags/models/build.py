@@ -37,6 +37,7 @@ def build_classifier(config: RunConfig, problem: Problem, *, load_weights: bool 
         pretrained=model.pretrained and load_weights,
         weights=model.weights if load_weights else None,
         stride_in_1x1=model.stride_in_1x1,
+        input_size=config.input.size,
     )
     neck = Neck(backbone.num_channels, model.pool, model.width)
     head = head_class(config.head_name)(config.head, neck.num_channels, problem)
