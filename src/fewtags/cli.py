@@ -14,7 +14,7 @@ import typer
 from fewtags.errors import RunFailed, UserError
 
 if TYPE_CHECKING:
-    from fewtags.engine.training import RunResult
+    from fewtags.config import RunConfig
 
 app = typer.Typer(
     name="fewtags",
@@ -150,9 +150,8 @@ def train(
         if any(other is not None for other in others):
             raise UserError("--resume goes on with the settings of the stopped run; give it nothing else.")
         from fewtags.engine.record import load_run_config
-        from fewtags.engine.training import train as train_run
 
-        _print_result(train_run(load_run_config(resume), resume, resume=True, quiet=quiet, tensorboard=tensorboard))
+        _train_and_print(load_run_config(resume), resume, resume=True, quiet=quiet, tensorboard=tensorboard)
         return
     from fewtags.config import load_config, nested
 
@@ -175,9 +174,7 @@ def train(
     folder = out or new_run_folder(config.method_name)
     if (folder / "config.yaml").exists():
         raise UserError(f"{folder} holds a run already; choose another --out, or go on with --resume {folder}")
-    from fewtags.engine.training import train as train_run
-
-    _print_result(train_run(config, folder, quiet=quiet, tensorboard=tensorboard))
+    _train_and_print(config, folder, quiet=quiet, tensorboard=tensorboard)
 
 
 def new_run_folder(method: str) -> Path:
@@ -188,12 +185,17 @@ def new_run_folder(method: str) -> Path:
     return start if not start.exists() else next(folder for folder in numbered if not folder.exists())
 
 
-def _print_result(result: RunResult) -> None:
-    from fewtags.engine.training import in_words
+def _train_and_print(config: RunConfig, folder: Path, **options: Any) -> None:
+    """Under torchrun every process trains and the first one prints."""
+    from fewtags import distributed
+    from fewtags.engine.training import in_words, train
 
-    if result.last is not None:
-        print(f"{result.split} after the last epoch: {in_words(result.last)}")
-    print(result.folder)
+    result = train(config, folder, **options)
+    if distributed.is_main():
+        if result.last is not None:
+            print(f"{result.split} after the last epoch: {in_words(result.last)}")
+        print(result.folder)
+    distributed.finish()
 
 
 @app.command()

@@ -9,13 +9,15 @@ import os
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def start(device_type: str) -> None:
     """Join the group that torchrun describes in the environment, if there is one."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
-        dist.init_process_group("nccl" if device_type == "cuda" else "gloo")
+        if device_type == "cuda":
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # what "cuda" without a number means from now on
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
 
 
 def finish() -> None:
@@ -40,6 +42,16 @@ def wait_for_all() -> None:
         dist.barrier()
 
 
+def everywhere(condition: bool) -> bool:
+    """Is it so on every rank? All ranks must ask, and all get the same answer."""
+    return int(sum_across_ranks(torch.tensor(int(condition)))) == world_size()
+
+
+def anywhere(condition: bool) -> bool:
+    """Is it so on at least one rank? All ranks must ask, and all get the same answer."""
+    return int(sum_across_ranks(torch.tensor(int(condition)))) > 0
+
+
 def sum_across_ranks(value: Tensor) -> Tensor:
     """The sum of every rank's tensor; the argument is left as it was."""
     if world_size() == 1:
@@ -47,6 +59,15 @@ def sum_across_ranks(value: Tensor) -> Tensor:
     total = value.clone()
     dist.all_reduce(total)
     return total
+
+
+@torch.no_grad()
+def average_batch_statistics(module: nn.Module) -> None:
+    """What batch norm gathered from each rank's own images becomes the mean of all, alike on every rank."""
+    if world_size() > 1:
+        for name, statistic in module.named_buffers():
+            if name.endswith(("running_mean", "running_var")):
+                statistic.copy_(sum_across_ranks(statistic) / world_size())
 
 
 def gather_rows(rows: Tensor) -> Tensor:

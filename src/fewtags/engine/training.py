@@ -88,12 +88,14 @@ def train_one_epoch(run: Run, stop: Callable[[], bool]) -> None:
     with run.log.ticking(title, num_steps - run.step) as ticker:
         for loaded in run.train_batches.epoch(run.epoch, run.step):
             report_broken(run, loaded.broken, run.data.train)
-            if loaded.batch is not None:
+            # One rank alone in a step would wait for the others for ever; so it is with stopping below.
+            if distributed.everywhere(loaded.batch is not None) and loaded.batch is not None:
                 result = train_step(run, loaded.batch.to(run.device))
                 add_totals(run, loaded.batch, result)
             run.step += 1
             ticker.step(f"loss {run.totals.get('loss', 0.0) / max(run.totals.get('steps', 0), 1):.4f}")
-            if stop() and run.step % run.config.train.accumulate == 0:  # no gradient is half collected
+            half_collected = run.step % run.config.train.accumulate != 0
+            if distributed.anywhere(stop()) and not half_collected:
                 run.seconds += time.monotonic() - started
                 save_and_stop(run)
     run.seconds += time.monotonic() - started
@@ -166,6 +168,7 @@ def judge_decisions(truth: np.ndarray | None, batch: Batch, decisions: dict[str,
 def finish_epoch(run: Run) -> None:
     epoch, progress = run.epoch + 1, run.progress(run.train_batches.num_steps)
     objective = run.learner.objective
+    share_batch_statistics(run)
     run.totals = sum_totals(run.totals)
     if not run.totals.get("steps"):
         raise DataError(f"Not a single training image could be read; {run.folder / 'bad_images.txt'} says why.")
@@ -180,6 +183,13 @@ def finish_epoch(run: Run) -> None:
         run.log.say(f"Epoch {epoch}: loss {mean_loss(run):.4f}")
     run.epoch, run.step = epoch, 0
     save_run(run)
+
+
+def share_batch_statistics(run: Run) -> None:
+    """So that every process evaluates, saves and goes on with the same model."""
+    distributed.average_batch_statistics(run.learner.model)
+    if run.ema is not None:
+        distributed.average_batch_statistics(run.ema.module)
 
 
 def sum_totals(totals: dict[str, float]) -> dict[str, float]:
@@ -299,6 +309,7 @@ def report_broken(run: Run, broken: dict[int, str], part: Annotations) -> None:
 
 
 def save_and_stop(run: Run) -> None:
+    share_batch_statistics(run)
     save_run(run)
     raise Interrupted(
         f"Stopped at epoch {run.epoch + 1}, step {run.step}; everything is saved. "
