@@ -17,7 +17,7 @@ setup: .venv/.ready  ## Create .venv/ with the locked versions; does nothing whe
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	command -v uv >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	UV=$$(command -v uv || echo $(BIN)/uv); \
-	  $$UV pip install --quiet --python $(BIN)/python -r requirements.lock && \
+	  $$UV pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements.lock && \
 	  $$UV pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
