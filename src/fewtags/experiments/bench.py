@@ -105,8 +105,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def start(bench: Bench, run: PlannedRun) -> None:
-    threads = max(1, (os.cpu_count() or 1) // bench.workers)
-    process = context().Process(target=execute, args=(run, bench.folder / run.name, threads), name=str(run))
+    process = context().Process(target=execute, args=(run, bench.folder / run.name, bench.workers), name=str(run))
     process.start()
     bench.running[process] = run
 
@@ -120,14 +119,14 @@ def context() -> Any:
     return chosen
 
 
-def execute(run: PlannedRun, folder: Path, threads: int) -> None:
+def execute(run: PlannedRun, folder: Path, workers: int) -> None:
     """One run, in its own process. Its exit code is 0 only if the run is finished."""
     import torch
 
     end_with_parent()
     if hasattr(os, "setpgrp"):
         os.setpgrp()  # Ctrl-C reaches the bench alone, which then asks each process once to save and stop
-    torch.set_num_threads(threads)
+    torch.set_num_threads(max(1, torch.get_num_threads() // workers))
     folder.mkdir(parents=True, exist_ok=True)
     log = (folder / "log.txt").open("a", encoding="utf-8", buffering=1)
     for stream in (sys.stdout, sys.stderr):

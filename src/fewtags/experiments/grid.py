@@ -82,9 +82,7 @@ class PlannedRun:
 
 def read_grid(file: Path, overrides: Iterable[str] = ()) -> list[PlannedRun]:
     """The runs of a grid file, each once, in the file's order."""
-    content = read_yaml(file)
-    grid = validate(GridFile, content, str(file))
-    assert isinstance(grid, GridFile)
+    grid = _parse(file)
     top: dict[str, Any] = {}
     for override in overrides:
         top = merge(top, parse_override(override))
@@ -92,9 +90,20 @@ def read_grid(file: Path, overrides: Iterable[str] = ()) -> list[PlannedRun]:
     for part in grid.parts:
         for run in _runs_of(grid, part, top, file):
             runs.setdefault(run.name, run)
-    if not runs:
-        raise UserError(f"{file} plans no run: give it datasets, methods and parts.")
     return list(runs.values())
+
+
+def _parse(file: Path) -> GridFile:
+    content = read_yaml(file)
+    for key in content:
+        if key not in GridFile.model_fields:
+            raise UserError(f"{file} has the entry '{key}'; {did_you_mean(key, GridFile.model_fields)}")
+    for key in ("datasets", "methods", "parts"):
+        if not content.get(key):
+            raise UserError(f"{file} plans no run: it has no {key}.")
+    grid = validate(GridFile, content, "grid")
+    assert isinstance(grid, GridFile)
+    return grid
 
 
 def _runs_of(grid: GridFile, part: Part, overrides: Mapping[str, Any], file: Path) -> Iterable[PlannedRun]:

@@ -2,7 +2,7 @@
 
 Unknown labels count as absent. Every category is a regularised regression of its own; all are solved at once by L-BFGS.
 The strength of the regularisation is chosen on a held-out fifth of the training images, by the average precision of
-their known labels. What comes out is an ordinary run folder with a model that has a linear head.
+their known labels. What comes out is a run folder like any other, but without a model to predict with.
 """
 
 from __future__ import annotations
@@ -25,38 +25,41 @@ from fewtags.engine.run import Run, build_run, choose_device, make_batches
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.training import summary_of
 from fewtags.metrics import mean_average_precision
-from fewtags.models.build import SavedModel
 
-STRENGTHS = [float(10**exponent) for exponent in np.arange(-6, -0.9, 0.5)]  # times half the squared weights
+STRENGTHS = [float(10**exponent) for exponent in np.arange(-3, 1.1, 0.25)]  # times half the squared weights
 HOLD_OUT = 5  # one image in so many chooses the strength
+PATIENCE = 4  # so many weaker strengths are tried after the best one
 MAX_ITERATIONS = 200
 
 
 def train_linear(config: RunConfig, folder: Path, data: RunData | None = None, quiet: bool = False) -> None:
     """Leave in `folder` what a run leaves there, for `config` with the method `an` and the backbone frozen."""
     started = time.monotonic()
-    config = frozen(config)
-    device = choose_device(config.train.device)
     data = data if data is not None else prepare_data(config.data, config.seed)
-    log = RunLog(folder, quiet=quiet)
-    run = build_run(config, folder, data, device, log)
+    run = build(frozen(config), folder, data, RunLog(folder, quiet=quiet))
     write_record(run)
     features, read = pooled_features(run, data.train)
-    scale = Standardisation(features)
+    scaling = Scaling(features)
     known = torch.from_numpy(data.train.labels == PRESENT)[read].float()
-    strength = choose_strength(scale(features), known, config.seed)
-    log.say(f"Strength of the regularisation, chosen on held-out known labels: {strength:g}.")
-    weight, bias = fit(scale(features), known, strength)
-    set_head(run, *scale.fold(weight, bias))
-    write_result(run, time.monotonic() - started, strength)
+    strength = choose_strength(scaling(features), known, config.seed)
+    run.log.say(f"Strength of the regularisation, chosen on held-out known labels: {strength:g}.")
+    weight, bias = fit(scaling(features), known, strength)
+    result = {"epochs": 1, "strength": strength, **evaluate(run, scaling, weight, bias)}
+    write_json(folder / "result.json", {**result, "seconds": round(time.monotonic() - started, 1)})
 
 
 def frozen(config: RunConfig) -> RunConfig:
-    """The same settings with nothing between the frozen backbone and one linear layer."""
-    model = config.model.model_copy(update={"train_from": "head", "pool": 1, "width": 0})
-    head = config.head.model_copy(update={"hidden": 0, "dropout": 0.0})
-    train = config.train.model_copy(update={"ema": 0.0, "epochs": 1})
-    return config.model_copy(update={"model": model, "head": head, "train": train})
+    """The same settings with the whole backbone frozen."""
+    return config.model_copy(update={"model": config.model.model_copy(update={"train_from": "head"})})
+
+
+def build(config: RunConfig, folder: Path, data: RunData, log: RunLog) -> Run:
+    """The run whose backbone and records are used. It is built without the cache, which would hold augmented views."""
+    without_cache = config.model_copy(update={"cache": config.cache.model_copy(update={"enabled": False})})
+    run = build_run(without_cache, folder, data, choose_device(config.train.device), log)
+    run.config = config
+    run.learner.model.takes_maps = config.cache.enabled
+    return run
 
 
 @torch.inference_mode()
@@ -76,32 +79,28 @@ def pooled_features(run: Run, part: Annotations) -> tuple[Tensor, np.ndarray]:
     return torch.cat(features), np.concatenate(rows)
 
 
-class Standardisation:
-    """Every feature with mean 0 and standard deviation 1 over the training images, so that one strength suits all."""
+class Scaling:
+    """Features of length 1, then each with mean 0 and standard deviation 1 over the training images."""
 
     def __init__(self, features: Tensor):
-        self.mean = features.mean(0)
-        self.std = features.std(0).clamp(min=1e-6)
+        unit = F.normalize(features)
+        self.mean, self.std = unit.mean(0), unit.std(0).clamp(min=1e-6)
 
     def __call__(self, features: Tensor) -> Tensor:
-        return (features - self.mean) / self.std
-
-    def fold(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights [C, D] and biases [C] that give the same logits from features as they are."""
-        weight = weight / self.std
-        return weight, bias - weight @ self.mean
+        return (F.normalize(features) - self.mean) / self.std
 
 
 def choose_strength(features: Tensor, known: Tensor, seed: int) -> float:
-    """Of STRENGTHS, the one whose regressions rank the held-out images best; the stronger of equal ones."""
+    """Of STRENGTHS, from the strongest on until it gets worse, the one that ranks the held-out images best."""
     held_out = torch.from_numpy(np.random.default_rng(seed).permutation(len(features)) % HOLD_OUT == 0)
-    best, found, start = -1.0, STRENGTHS[-1], None
+    scores: dict[float, float] = {}
+    start = None
     for strength in reversed(STRENGTHS):
         start = fit(features[~held_out], known[~held_out], strength, start)
-        score = mean_average_precision(logits(features[held_out], *start).numpy(), known[held_out].numpy())
-        if score > best:
-            best, found = score, strength
-    return found
+        scores[strength] = mean_average_precision(logits(features[held_out], *start).numpy(), known[held_out].numpy())
+        if max(scores.values()) > max(list(scores.values())[-PATIENCE:]):
+            break
+    return max(scores, key=lambda strength: scores[strength])
 
 
 def fit(
@@ -129,28 +128,17 @@ def logits(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return features @ weight.T + bias
 
 
-@torch.no_grad()
-def set_head(run: Run, weight: Tensor, bias: Tensor) -> None:
-    classifier: Any = run.learner.model.head.classifier
-    classifier.weight.copy_(weight)
-    classifier.bias.copy_(bias)
-
-
-def write_result(run: Run, seconds: float, strength: float) -> None:
-    """As at the end of any run; there is one epoch, so the best is the last."""
-    result: dict[str, Any] = {"epochs": 1, "seconds": round(seconds, 1), "strength": strength}
-    classifier: Any = run.learner.model.head.classifier
+def evaluate(run: Run, scaling: Scaling, weight: Tensor, bias: Tensor) -> dict[str, Any]:
+    """Scores by split, as at the end of any run; there is one epoch, so the best is the last."""
+    result: dict[str, Any] = {}
     for name, part in (("val", run.data.val), ("test", run.data.test)):
         if part is None:
             continue
         features, read = pooled_features(run, part)
         probabilities = np.full(part.labels.shape, np.nan, dtype=np.float32)
-        with torch.inference_mode():
-            probabilities[read] = classifier(features.to(run.device)).sigmoid().cpu().numpy()
+        probabilities[read] = logits(scaling(features), weight, bias).sigmoid().numpy()
         np.savez_compressed(run.folder / f"predictions-{name}.npz", probabilities=probabilities)
         result[name] = summary_of(measure(Predictions(probabilities, {}), part))
         result["best"] = {"epoch": 1, "split": name, **result[name]}
         run.log.row("eval", 1, {"split": name, **result[name]})
-    categories = list(run.problem.categories)
-    SavedModel(run.model, run.config, categories, np.full(len(categories), 0.5), None).save(run.folder / "model")
-    write_json(run.folder / "result.json", result)
+    return result

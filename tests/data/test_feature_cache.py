@@ -1,0 +1,157 @@
+"""The cache of frozen feature maps: equal to computing them anew, renewed by any change, never used half-written."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from conftest import TinyConfig
+from fewtags.config import CacheConfig, InputConfig
+from fewtags.data import feature_cache
+from fewtags.data.annotations import Annotations
+from fewtags.data.feature_cache import cached_batches
+from fewtags.data.prepare import split_data
+from fewtags.engine.run_log import read_rows
+from fewtags.engine.training import train
+from fewtags.models.backbones import Backbone, create_backbone
+
+INPUT = InputConfig(size=32)
+
+
+@pytest.fixture
+def own(patches: Annotations, tmp_path: Path) -> Annotations:
+    """Ten images that a test may change."""
+    (tmp_path / "images").mkdir()
+    few = patches.take(np.arange(10))
+    for row in range(len(few)):
+        (tmp_path / "images" / few.images[row]).write_bytes(few.path(row).read_bytes())
+    return replace(few, root=tmp_path / "images")
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    torch.manual_seed(0)
+    backbone = create_backbone("test_resnet", pretrained=False)
+    backbone.freeze_before("head")
+    return backbone
+
+
+def batches(data: Annotations, backbone: Backbone, folder: Path, augment: bool = True, **changes):
+    settings = {"enabled": True, "views": 2, "dtype": "fp32", "folder": str(folder)} | changes
+    return cached_batches(
+        data, backbone, INPUT, CacheConfig(**settings), augment=augment, batch_size=4,
+        device=torch.device("cpu"), quiet=True,
+    )  # fmt: skip
+
+
+def caches(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("backbone_name", "train_from"),
+    [("test_resnet", "layer3"), ("test_resnet", "head"), ("test_efficientnet", "blocks.2")],
+)
+def test_cached_and_uncached_training_agree(backbone_name, train_from, patches, tmp_path):
+    """The same views in the same order: the same losses, cut at any stage of the backbone."""
+    losses = {}
+    for cached in ("true", "false"):
+        config = TinyConfig.make(
+            f"model.backbone={backbone_name}", f"model.train_from={train_from}", f"cache.enabled={cached}",
+            "cache.dtype=fp32", f"cache.folder={tmp_path}", "cache.views=2",
+        )  # fmt: skip
+        data = split_data(patches, config.data, config.seed)
+        train(config, tmp_path / cached, data=data, quiet=True)
+        losses[cached] = [
+            row["loss"] for row in read_rows(tmp_path / cached / "metrics.jsonl") if row["kind"] == "train"
+        ]
+    assert len(losses["true"]) == 2
+    np.testing.assert_allclose(losses["true"], losses["false"], rtol=1e-4)
+
+
+def test_an_epoch_trains_on_its_own_view(own, backbone, tmp_path):
+    cached = batches(own, backbone, tmp_path / "cache")
+    first, second, third = (
+        {
+            int(row): maps
+            for one in cached.epoch(number)
+            for row, maps in zip(one.batch.index, one.batch.images, strict=True)
+        }
+        for number in range(3)
+    )
+    assert len(first) == len(own)
+    assert not torch.equal(first[0], second[0])
+    assert all(torch.equal(first[row], third[row]) for row in first)  # epoch 2 is view 0 again
+
+
+def test_an_equal_cache_is_used_again(own, backbone, tmp_path, monkeypatch):
+    before = [one.batch.images for one in batches(own, backbone, tmp_path / "cache").epoch()]
+    monkeypatch.setattr(feature_cache, "compute", lambda *_: pytest.fail("computed twice"))
+    after = [one.batch.images for one in batches(own, backbone, tmp_path / "cache").epoch()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_new_labels_need_no_new_cache(own, backbone, tmp_path):
+    batches(own, backbone, tmp_path / "cache")
+    batches(replace(own, labels=-own.labels), backbone, tmp_path / "cache")
+    assert len(caches(tmp_path / "cache")) == 1
+
+
+def test_a_changed_image_makes_a_new_cache(own, backbone, tmp_path):
+    batches(own, backbone, tmp_path / "cache")
+    Image.new("RGB", (40, 40)).save(own.path(3))
+    changed = batches(own, backbone, tmp_path / "cache", augment=True)
+    assert len(caches(tmp_path / "cache")) == 2
+    black = backbone.forward_frozen(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
+    torch.testing.assert_close(changed.cache.maps[0, 3], black[0], rtol=1e-3, atol=1e-4)
+
+
+def test_changed_settings_or_weights_make_a_new_cache(own, backbone, tmp_path):
+    folder = tmp_path / "cache"
+    batches(own, backbone, folder)
+    for changes in ({"views": 3}, {"dtype": "fp16"}, {"augment": False}):
+        number = len(caches(folder))
+        batches(own, backbone, folder, **changes)
+        assert len(caches(folder)) == number + 1, changes
+    torch.manual_seed(1)
+    other = create_backbone("test_resnet", pretrained=False)
+    other.freeze_before("head")
+    batches(own, other, folder)
+    assert len(caches(folder)) == 5
+
+
+def test_a_half_written_cache_is_completed_and_never_used(own, backbone, tmp_path, monkeypatch):
+    """Broken off after any chunk: what exists is named .part, and going on ends in the same maps."""
+    whole = batches(own, backbone, tmp_path / "whole").cache.maps.clone()
+    monkeypatch.setattr(feature_cache, "CHUNK", 2)
+    read, original = [], feature_cache.ImageDataset.__getitem__
+
+    def stop_at_the_fifteenth(self, key):
+        read.append(key)
+        if len(read) == 15:
+            raise KeyboardInterrupt
+        return original(self, key)
+
+    monkeypatch.setattr(feature_cache.ImageDataset, "__getitem__", stop_at_the_fifteenth)
+    with pytest.raises(KeyboardInterrupt):
+        batches(own, backbone, tmp_path / "cache")
+    assert [name.endswith(".part") for name in caches(tmp_path / "cache")] == [True]
+    maps = batches(own, backbone, tmp_path / "cache").cache.maps
+    assert [name.endswith(".part") for name in caches(tmp_path / "cache")] == [False]
+    torch.testing.assert_close(maps, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_an_unreadable_image_is_left_out_by_name(own, backbone, tmp_path):
+    own.path(4).write_bytes(b"not an image")
+    os.remove(own.path(7))
+    loaded = list(batches(own, backbone, tmp_path / "cache").epoch())
+    broken = {row: reason for one in loaded for row, reason in one.broken.items()}
+    assert broken.keys() == {4, 7}
+    assert own.images[4] in broken[4]
+    assert sorted(int(row) for one in loaded for row in one.batch.index) == [0, 1, 2, 3, 5, 6, 8, 9]
