@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +53,7 @@ def batches(data: Annotations, backbone: Backbone, folder: Path, augment: bool =
 
 
 def caches(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in folder.iterdir())
+    return sorted(entry.name for entry in folder.iterdir() if entry.name != ".lock")
 
 
 @pytest.mark.parametrize(
@@ -145,6 +147,21 @@ def test_a_half_written_cache_is_completed_and_never_used(own, backbone, tmp_pat
     maps = batches(own, backbone, tmp_path / "cache").cache.maps
     assert [name.endswith(".part") for name in caches(tmp_path / "cache")] == [False]
     torch.testing.assert_close(maps, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_runs_that_start_together_compute_a_cache_once(own, backbone, tmp_path, monkeypatch):
+    computed, original = [], feature_cache.compute
+
+    def slowly(*args):
+        computed.append(args)
+        time.sleep(0.2)
+        original(*args)
+
+    monkeypatch.setattr(feature_cache, "compute", slowly)
+    with ThreadPoolExecutor(2) as threads:
+        both = list(threads.map(lambda _: batches(own, backbone, tmp_path / "cache"), range(2)))
+    assert len(computed) == 1
+    assert torch.equal(both[0].cache.maps, both[1].cache.maps)
 
 
 def test_an_unreadable_image_is_left_out_by_name(own, backbone, tmp_path):
