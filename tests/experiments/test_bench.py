@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from fewtags.cli import app
 from fewtags.data.annotations import Annotations
 from fewtags.engine.run_log import read_rows
 from fewtags.errors import UserError
@@ -112,3 +114,16 @@ def test_other_settings_in_the_same_folder_are_refused(grid, tmp_path):
     other = read_grid(grid({"an": None}, [0.5], lr=0.5, device="auto"))[0]
     with pytest.raises(UserError, match=r"made with train.lr=0.0001, and the grid says 0.5"):
         bench.check_settings(other, folder / run.name)
+
+
+def test_the_command_ends_with_1_when_a_run_failed(grid, tmp_path, monkeypatch):
+    file = grid({"an": None, "asl": None}, [0.5])
+    monkeypatch.setattr(bench, "run_bench", lambda runs, *_, **__: [runs[1]])
+    result = CliRunner().invoke(app, ["bench", str(file), "--out", str(tmp_path / "bench")])
+    assert result.exit_code == 1
+    assert "patches asl known-50 seed-0 failed" in result.output
+
+
+def test_the_command_lists_its_plan(grid):
+    result = CliRunner().invoke(app, ["bench", str(grid({"an": None}, [0.1, 0.5])), "--plan"])
+    assert result.stdout.split() == ["patches/an/known-10/seed-0", "patches/an/known-50/seed-0"]

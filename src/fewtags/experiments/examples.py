@@ -174,22 +174,17 @@ def training_gallery(run: RunRecord) -> Gallery | None:
     kept, decisions, probabilities = decide(run, data.train, rows, file)
     if not decisions:
         return None
-    order = sorted(range(len(kept)), key=lambda place: -sum(int(mask[place].sum()) for mask in decisions.values()))
-    examples = []
-    for place in order[:NUM_IMAGES]:
-        known = [
-            Tag(data.train.categories[c], "known") for c in np.flatnonzero(data.train.labels[kept[place]] == PRESENT)
+    examples: list[Example] = []
+    for place, row in enumerate(kept):
+        decided = [
+            TagList(name, _decided(mask[place], probabilities[place], data, row)) for name, mask in decisions.items()
         ]
-        lists = [TagList("known", known)]
-        for name, mask in decisions.items():
-            truth = data.truth[kept[place]] if data.truth is not None else None
-            lists.append(TagList(name, _decided(mask[place], probabilities[place], truth, data.train.categories)))
-        example = _example(data.train, kept[place], lists, {})
-        if example is not None and any(one.tags for one in lists[1:]):
-            examples.append(example)
+        if any(one.tags for one in decided) and len(examples) < NUM_IMAGES:
+            example = _example(data.train, row, [_known(data.train, row), *decided], {})
+            examples += [example] if example is not None else []
     sentence = (
-        f"Of {len(kept)} training images drawn at random, those with the most decisions of {run.method} about labels "
-        "that nobody wrote down: found ones are trained as present, rejected ones are no longer trained as absent."
+        f"Of {len(kept)} training images drawn at random, the first with decisions of {run.method} about labels that "
+        "nobody wrote down: found ones are trained as present, rejected ones are no longer trained as absent."
     )
     return Gallery(f"Training images, {run.method}", sentence, examples) if examples else None
 
@@ -218,12 +213,17 @@ def decide(
     return kept, {name: mask.numpy() for name, mask in result.decisions.items()}, outputs.logits.sigmoid().numpy()
 
 
-def _decided(mask: np.ndarray, scores: np.ndarray, truth: np.ndarray | None, categories: Sequence[str]) -> list[Tag]:
+def _known(train: Annotations, row: int) -> TagList:
+    known = np.flatnonzero(train.labels[row] == PRESENT).tolist()
+    return TagList("known", [Tag(train.categories[c], "known") for c in known])
+
+
+def _decided(mask: np.ndarray, scores: np.ndarray, data: RunData, row: int) -> list[Tag]:
     """Right is a label that is truly there: to find it, and to stop training it as absent, are both right."""
     tags = []
     for c in np.flatnonzero(mask).tolist():
-        verdict = "unjudged" if truth is None else "right" if truth[c] == PRESENT else "wrong"
-        tags.append(Tag(categories[c], verdict, float(scores[c])))
+        verdict = "unjudged" if data.truth is None else "right" if data.truth[row, c] == PRESENT else "wrong"
+        tags.append(Tag(data.train.categories[c], verdict, float(scores[c])))
     return tags
 
 

@@ -26,10 +26,10 @@ from fewtags.engine.run_log import RunLog
 from fewtags.engine.training import summary_of
 from fewtags.metrics import mean_average_precision
 
-STRENGTHS = [float(10**exponent) for exponent in np.arange(-3, 1.1, 0.25)]  # times half the squared weights
+STRENGTHS = [float(10**exponent) for exponent in np.arange(-3, 1.1, 0.5)]  # times half the squared weights
 HOLD_OUT = 5  # one image in so many chooses the strength
-PATIENCE = 4  # so many weaker strengths are tried after the best one
-MAX_ITERATIONS = 200
+PATIENCE = 2  # so many weaker strengths are tried after the best one
+MAX_ITERATIONS = 100
 
 
 def train_linear(config: RunConfig, folder: Path, data: RunData | None = None, quiet: bool = False) -> None:
@@ -111,7 +111,9 @@ def fit(
         prior = (known.sum(0) + 0.5) / (len(known) + 1)
         start = torch.zeros(known.shape[1], features.shape[1]), torch.logit(prior)
     weight, bias = (part.clone().requires_grad_() for part in start)
-    solver = torch.optim.LBFGS([weight, bias], max_iter=MAX_ITERATIONS, history_size=20, line_search_fn="strong_wolfe")
+    solver = torch.optim.LBFGS(
+        [weight, bias], max_iter=MAX_ITERATIONS, tolerance_change=1e-7, history_size=20, line_search_fn="strong_wolfe"
+    )
 
     def closure() -> Tensor:
         solver.zero_grad()

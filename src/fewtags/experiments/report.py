@@ -96,6 +96,14 @@ def chosen(runs: Sequence[RunRecord]) -> list[RunRecord]:
     return list(first.values())
 
 
+def groups(runs: Sequence[RunRecord]) -> list[tuple[str, dict[str, RunRecord]]]:
+    """For every dataset and proportion, its name and the first seed of each method."""
+    found: dict[str, dict[str, RunRecord]] = {}
+    for run in runs:
+        found.setdefault(f"{run.dataset}, {proportion_label(run.proportion)}", {}).setdefault(label(run), run)
+    return list(found.items())
+
+
 # --- curves ---
 
 
@@ -136,17 +144,13 @@ def learning_charts(runs: Sequence[RunRecord]) -> list[Charts]:
     """mAP and loss over the epochs, for every dataset and proportion; of several seeds the first."""
     figures = []
     style = styles([label(run) for run in runs])
-    for dataset, proportion in unique((run.dataset, run.proportion) for run in runs):
-        group: dict[str, RunRecord] = {}
-        for run in runs:
-            if (run.dataset, run.proportion) == (dataset, proportion):
-                group.setdefault(label(run), run)
+    for title, group in groups(runs):
         charts = [
             epoch_chart(group, style, "eval", "map", "mAP, %", 100),
             epoch_chart(group, style, "train", "loss", "training loss", 1),
         ]
         if any(charts):
-            figures.append(Charts(f"{dataset}, {proportion_label(proportion)}", [chart for chart in charts if chart]))
+            figures.append(Charts(title, [chart for chart in charts if chart]))
     return figures
 
 
@@ -177,15 +181,8 @@ class CategoryTable:
 
 def category_tables(runs: Sequence[RunRecord]) -> list[CategoryTable]:
     """AP of every category beside its number of known positives; of several seeds the first."""
-    tables = []
-    for dataset, proportion in unique((run.dataset, run.proportion) for run in runs):
-        group: dict[str, RunRecord] = {}
-        for run in runs:
-            if (run.dataset, run.proportion) == (dataset, proportion) and run.scores("last"):
-                group.setdefault(label(run), run)
-        if group:
-            tables.append(CategoryTable(f"{dataset}, {proportion_label(proportion)}", list(group), ap_rows(group)))
-    return tables
+    measured = groups([run for run in runs if run.scores("last")])
+    return [CategoryTable(title, list(group), ap_rows(group)) for title, group in measured]
 
 
 def ap_rows(group: dict[str, RunRecord]) -> list[tuple[str, int, list[float | None]]]:
