@@ -10,7 +10,7 @@ from typing import Any
 
 from fewtags.methods import METHODS, find_method
 
-EXTRAS = {"tracking": "tensorboard"}
+EXTRAS = {"openvino": "openvino", "tracking": "tensorboard"}
 CORE = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic", "typer")
 
 

@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from fewtags.config import CacheConfig, InputConfig
 from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import Collate, ImageDataset, Loaded
 from fewtags.data.loaders import EpochBatches
-from fewtags.errors import DataError, RunFailed
+from fewtags.errors import DataError, MissingExtra, RunFailed
 from fewtags.methods.base import Batch
 from fewtags.models.backbones import Backbone
 from fewtags.ticker import Ticker, ticking
@@ -96,12 +97,16 @@ def cached_batches(
         "views": views,
         "seed": seed if augment else None,
         "precision": str(precision),
+        "runtime": cache_config.runtime,
         "dtype": cache_config.dtype,
     }
     folder = cache_root(cache_config) / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
     if distributed.is_main() and not (folder / "about.json").is_file():
-        with ticking("Computing features", -(-len(annotations) // CHUNK) * views, quiet=quiet) as ticker:
-            compute(folder, dataset, backbone, views, cache_config.dtype, device, precision, ticker)
+        run = frozen_part(backbone, cache_config.runtime, input_config.size, device, precision)
+        with one_at_a_time(folder.parent):
+            if not (folder / "about.json").is_file():
+                with ticking("Computing features", -(-len(annotations) // CHUNK) * views, quiet=quiet) as ticker:
+                    compute(folder, dataset, run, views, cache_config.dtype, ticker)
     distributed.wait_for_all()
     sampler = EpochBatches(len(annotations), batch_size, shuffle=augment, seed=seed)
     return CachedBatches(FeatureCache.open(folder), torch.from_numpy(annotations.labels), sampler)
@@ -111,6 +116,20 @@ def cache_root(config: CacheConfig) -> Path:
     if config.folder:
         return Path(config.folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fewtags" / "features"
+
+
+@contextmanager
+def one_at_a_time(root: Path) -> Iterator[None]:
+    """Of runs that start together one computes and the others wait. The lock ends with its process, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def image_stamps(annotations: Annotations) -> str:
@@ -135,15 +154,43 @@ def weights_hash(backbone: Backbone) -> str:
     return digest.hexdigest()
 
 
+def frozen_part(
+    backbone: Backbone, runtime: str, size: int, device: torch.device, precision: torch.dtype | None
+) -> Callable[[Tensor], Tensor]:
+    """The frozen stages as a function of a batch of images, with the chosen runtime."""
+    if runtime == "openvino":
+        return with_openvino(backbone, size)
+
+    def run(images: Tensor) -> Tensor:
+        with torch.autocast(device.type, dtype=precision, enabled=precision is not None):
+            return backbone.forward_frozen(images.to(device))
+
+    return run
+
+
+def with_openvino(backbone: Backbone, size: int) -> Callable[[Tensor], Tensor]:
+    try:
+        import openvino
+    except ImportError:
+        raise MissingExtra("cache.runtime=openvino", "openvino") from None
+    stages = torch.nn.Sequential(*list(backbone.stages.values())[: backbone.num_frozen])
+    model = openvino.convert_model(stages, example_input=torch.zeros(1, 3, size, size))
+    compiled = openvino.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    mean, std = backbone.pixel_mean.cpu(), backbone.pixel_std.cpu()
+
+    def run(images: Tensor) -> Tensor:
+        return torch.from_numpy(compiled(((images - mean) / std).contiguous().numpy())[0])
+
+    return run
+
+
 @torch.inference_mode()
 def compute(
     folder: Path,
     dataset: ImageDataset,
-    backbone: Backbone,
+    run: Callable[[Tensor], Tensor],
     views: int,
     dtype: str,
-    device: torch.device,
-    precision: torch.dtype | None,
     ticker: Ticker,
 ) -> None:
     """Fill `<folder>.part` view by view and chunk by chunk, going on where an interrupted one ended; then rename it."""
@@ -152,15 +199,13 @@ def compute(
     state = read_progress(part)
     chunks = [range(first, min(first + CHUNK, len(dataset))) for first in range(0, len(dataset), CHUNK)]
     labels = Collate(torch.zeros(len(dataset), 0))
-    was_training = backbone.training
-    backbone.eval()
     with (part / "maps.bin").open("r+b" if (part / "maps.bin").exists() else "w+b") as out:
         for number, (view, rows) in enumerate((view, rows) for view in range(views) for rows in chunks):
             ticker.step()
             if number < state["chunks"]:
                 continue
             loaded = labels([dataset[view, row] for row in rows])
-            maps = chunk_maps(loaded, rows, backbone, device, precision, state, dtype)
+            maps = chunk_maps(loaded, rows, run, state, dtype)
             if number == 0:
                 check_space(part, views * len(dataset) * maps[0].numel() * maps.element_size())
             out.seek(number_of_bytes(view, rows, len(dataset), maps))
@@ -170,7 +215,6 @@ def compute(
             if (number + 1) % 16 == 0:
                 out.flush()
                 write_progress(part, state)
-    backbone.train(was_training)
     if state["shape"] is None:
         raise DataError("Not a single image could be read, so there are no features to keep.")
     write_json_beside(part / "about.json", {**state, "dtype": dtype, "shape": [views, len(dataset), *state["shape"]]})
@@ -180,9 +224,7 @@ def compute(
 def chunk_maps(
     loaded: Loaded,
     rows: range,
-    backbone: Backbone,
-    device: torch.device,
-    precision: torch.dtype | None,
+    run: Callable[[Tensor], Tensor],
     state: dict[str, Any],
     dtype: str,
 ) -> Tensor:
@@ -191,8 +233,7 @@ def chunk_maps(
         if state["shape"] is None:
             raise DataError(next(iter(loaded.broken.values())))
         return torch.zeros(len(rows), *state["shape"], dtype=DTYPES[dtype])
-    with torch.autocast(device.type, dtype=precision, enabled=precision is not None):
-        computed = backbone.forward_frozen(loaded.batch.images.to(device)).to("cpu", DTYPES[dtype])
+    computed = run(loaded.batch.images).to("cpu", DTYPES[dtype])
     state["shape"] = list(computed.shape[1:])
     maps = torch.zeros(len(rows), *computed.shape[1:], dtype=computed.dtype)
     maps[loaded.batch.index - rows.start] = computed

@@ -5,9 +5,14 @@ objects.py       OBJECTS: the categories and how each is sketched
 places.py        PLACES: backgrounds, what is likely to be seen there, and what is seen together
 composition.py   draw_scene: one picture and its truth
 folder.py        make_scenes: a whole dataset on disk
+backbone.safetensors   timm's test_resnet, trained to name single drawn objects by tools/pretrain_demo_backbone.py
 """
+
+from pathlib import Path
 
 from fewtags.data.scenes.composition import draw_scene
 from fewtags.data.scenes.folder import make_scenes
 
-__all__ = ["draw_scene", "make_scenes"]
+__all__ = ["BACKBONE", "draw_scene", "make_scenes"]
+
+BACKBONE = Path(__file__).with_name("backbone.safetensors")
