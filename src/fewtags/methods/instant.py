@@ -27,7 +27,7 @@ from fewtags.errors import DataError, UserError
 
 PENALTIES = (0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0, 7.0, 12.0, 20.0, 35.0)  # the mean eigenvalue of X'X/N is 1
 _CATEGORIES_FOR_PENALTY = 256  # one number is chosen: these many categories, evenly spaced, are enough to tell it
-_ENTRIES_AT_ONCE = 2**24  # scores are made for groups of categories of about this many entries: bounds the memory
+_ENTRIES_AT_ONCE = 2**22  # scores are made for groups of categories of about this many entries: bounds the memory
 _IMAGES_AT_ONCE = 8192
 
 
@@ -318,14 +318,14 @@ def mean_log_rank(scores: Tensor, labels: Tensor) -> float:
     return float(means[number > 0].mean())
 
 
-def calibrate(scores: Tensor, labels: Tensor, known_proportion: Tensor, num_steps: int = 60) -> tuple[Tensor, Tensor]:
+def calibrate(scores: Tensor, labels: Tensor, known_proportion: Tensor, num_steps: int = 20) -> tuple[Tensor, Tensor]:
     """Slope and intercept [C] of the log-odds that a category is present, given its score.
 
-    P(present) = sigmoid(slope * score + intercept); a share of the present labels is known by chance. The likelihood
-    of what is known is climbed by expectation and maximisation, for all categories at once: the chance that an unknown
-    label is a presence, then one Newton step of a logistic regression on these chances. A weak prior keeps the slope
-    per standard deviation near 2 where positives are few. A plain regression of "known" on the score would not do:
-    it cannot level off at the known proportion.
+    P(present) = sigmoid(slope * score + intercept), and labels are known by chance: a share `known_proportion` of the
+    present ones, and a share of the absent ones that follows from their number. The likelihood of what is known and
+    what is not is climbed by Fisher scoring, in half steps because whole ones can swing, for all categories at once.
+    A weak prior keeps the slope per standard deviation near 2 where positives are few. A plain regression of "known"
+    on the score would not do: it cannot level off at the known proportion.
     """
     mean, spread = scores.double().mean(0), scores.double().std(0).clamp(min=1e-12)
     z = (scores - mean) / spread
@@ -334,24 +334,39 @@ def calibrate(scores: Tensor, labels: Tensor, known_proportion: Tensor, num_step
     intercept = torch.logit(share.double().clamp(max=0.9)) - 1
     for _ in range(num_steps):
         chance = (slope * z + intercept).sigmoid()
-        error, curvature = chance - soften(chance, labels, known_proportion), chance * (1 - chance)
+        error = chance - soften(chance, labels, known_proportion)
+        curvature = fisher_information(chance, known_proportion, known_absences(chance, labels))
         grad_slope, grad_intercept = (error * z).sum(0) + 0.5 * (slope - 2), error.sum(0)
         h_ss, h_si, h_ii = (curvature * z * z).sum(0) + 0.5, (curvature * z).sum(0), curvature.sum(0) + 1e-9
         determinant = h_ss * h_ii - h_si.square()
-        slope = slope - ((h_ii * grad_slope - h_si * grad_intercept) / determinant).clamp(-1, 1)
-        intercept = intercept - ((h_ss * grad_intercept - h_si * grad_slope) / determinant).clamp(-2, 2)
+        slope = slope - ((h_ii * grad_slope - h_si * grad_intercept) / determinant).clamp(-1, 1) / 2
+        intercept = intercept - ((h_ss * grad_intercept - h_si * grad_slope) / determinant).clamp(-2, 2) / 2
     return (slope / spread).float(), (intercept - slope * mean / spread).float()
 
 
 def soften(chance: Tensor, labels: Tensor, known_proportion: Tensor) -> Tensor:
     """[N, C]: 1 for known presences, 0 for known absences, else P(present | nobody said anything).
 
-    `chance` is P(present) [N, C]. The share of the absences that are known follows from their number.
+    `chance` is P(present) [N, C].
     """
-    absences = ((labels == ABSENT).sum(0) / (1 - chance).sum(0).clamp(min=1e-6)).clamp(max=1)
-    present, absent = (1 - known_proportion) * chance, (1 - absences) * (1 - chance)
+    present = (1 - known_proportion) * chance
+    absent = (1 - known_absences(chance, labels)) * (1 - chance)
     hidden = present / (present + absent).clamp(min=1e-12)
     return torch.where(labels == UNKNOWN, hidden, (labels == PRESENT).to(hidden))
+
+
+def known_absences(chance: Tensor, labels: Tensor) -> Tensor:
+    """[C] share of the absences that are known: their number over the expected number of absences."""
+    return ((labels == ABSENT).sum(0) / (1 - chance).sum(0).clamp(min=1e-6)).clamp(max=1)
+
+
+def fisher_information(chance: Tensor, presences: Tensor, absences: Tensor) -> Tensor:
+    """[N, C] of one label about its log-odds, where it is known to be present with probability presences * chance, to
+    be absent with absences * (1 - chance), and else unknown."""
+    slope = chance * (1 - chance)
+    unknown = (1 - presences) * chance + (1 - absences) * (1 - chance)
+    both_known = slope * (presences * (1 - chance) + absences * chance)
+    return both_known + (slope * (absences - presences)).square() / unknown.clamp(min=1e-12)
 
 
 def expected_f1_thresholds(probabilities: Tensor) -> Tensor:
