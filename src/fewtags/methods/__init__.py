@@ -80,10 +80,11 @@ CALDNR_DEFAULT: dict[str, Any] = {
     "head.hidden": False,
     "head.width": 128,
     "method.thresholds": "relative",
-    "method.similarity": "centred",
-    "method.theta_start": 0.9,
-    "method.theta_floor": 0.8,
+    "method.similarity": "whitened",
+    "method.theta_start": 1.0,
+    "method.theta_floor": 1.0,
     "method.discover_from_epoch": 2,
+    "method.reject_from_epoch": 2,
 }
 CALDNR_PAPER: dict[str, Any] = {
     **PAPER_TRAINING,
@@ -94,6 +95,7 @@ CALDNR_PAPER: dict[str, Any] = {
     "method.theta_start": 0.95,
     "method.theta_floor": 0.6,
     "method.discover_from_epoch": 5,
+    "method.reject_from_epoch": 0,
     "method.csl": "sampled",
 }
 # Without CATU one theta serves all categories: the median of what CATU finds on VOC features.

@@ -35,6 +35,13 @@ def reject_probability(similarity: Tensor, theta_pos: Tensor, theta_neg: Tensor)
     return torch.where(gap > 1e-6, ramp.clamp(0, 1), (similarity >= theta_pos).to(ramp))
 
 
+def shrinkage_of(config: CategoryAdaptive.Config, problem: Problem, feature_dim: int) -> float:
+    """How much less to whiten: the more, the more directions there are for each known positive."""
+    if config.shrinkage is not None:
+        return config.shrinkage
+    return 0.15 * feature_dim / max(float(problem.known_positives.float().median()), 1.0)
+
+
 class CategoryAdaptive(Objective):
     """AN on the observed labels, plus CALD, CANR and the cross-image loss, each of which can be left out."""
 
@@ -45,8 +52,8 @@ class CategoryAdaptive(Objective):
         """CANR: also train without the assumed negatives that look like known positives."""
         thresholds: Literal["catu", "fixed", "relative"] = "catu"
         """CATU's max(s_pos, theta); theta alone (without CATU); or theta as a position from s_neg (0) to s_pos (1)."""
-        similarity: Literal["cosine", "centred"] = "cosine"
-        """Compare features as they are, or after subtracting each category's mean feature over all images."""
+        similarity: Literal["cosine", "centred", "whitened"] = "cosine"
+        """Compare features as they are; less each category's mean feature over all images; or whitened as well."""
         queue_size: int = 100
         """Positive features remembered per category."""
         queue_fill: Fill = "zeros"
@@ -78,7 +85,9 @@ class CategoryAdaptive(Objective):
         loss_scale: float = 1.0
         """Factor on all losses. It matters beside Adam's coupled weight decay."""
         centre_decay: float = 0.99
-        """How much of the mean feature a step keeps, where the similarity is "centred"."""
+        """How much of the mean feature (and of its correlations) a step keeps, unless the similarity is "cosine"."""
+        shrinkage: float | None = None
+        """With "whitened": added to the diagonal of the correlations; by default 0.15 D / (median of known positives)."""
 
     needs_features = True
 
@@ -87,28 +96,35 @@ class CategoryAdaptive(Objective):
         assert feature_dim is not None
         self.queue = FeatureQueue(problem.num_categories, config.queue_size, feature_dim, config.queue_fill)
         self.means = SimilarityMeans(problem.num_categories)
-        self.centre = (
-            FeatureCentre(problem.num_categories, feature_dim, config.centre_decay)
-            if config.similarity == "centred"
-            else None
-        )
+        self.centre: FeatureCentre | None = None
+        self.whitening: Whitening | None = None
+        if config.similarity != "cosine":
+            self.centre = FeatureCentre(problem.num_categories, feature_dim, config.centre_decay)
+        if config.similarity == "whitened":
+            self.whitening = Whitening(feature_dim, config.centre_decay, shrinkage_of(config, problem, feature_dim))
 
     # --- state ---
 
     def start_epoch(self, progress: Progress) -> None:
         self.means.start_epoch()
+        if self.whitening is not None:
+            self.queue.turn(self.whitening.renew())
 
     def observe(self, batch: Batch, outputs: Outputs, progress: Progress) -> None:
         assert outputs.features is not None
         known = batch.labels == 1
         if self.centre is not None:
             self.centre.add(outputs.features)
+        if self.whitening is not None:
+            self.whitening.add(outputs.features - self.centre.mean)  # type: ignore[union-attr]
         features = self._compared(outputs.features)
         self.queue.add(features, known)  # before the similarity, so a positive meets itself among the others
         self.means.add(self.queue.mean_cosine(features), known)
 
     def _compared(self, features: Tensor) -> Tensor:
-        return features if self.centre is None else features - self.centre.mean
+        if self.centre is not None:
+            features = features - self.centre.mean
+        return features if self.whitening is None else features @ self.whitening.transform
 
     # --- thresholds ---
 
@@ -251,3 +267,35 @@ class FeatureCentre(nn.Module):
     @property
     def mean(self) -> Tensor:
         return self.total / self.weight.clamp(min=1)
+
+
+class Whitening(nn.Module):
+    """A transform after which all directions of the features count alike, so that what most images vary in says little.
+
+    The correlations are those of each image's centred feature, averaged over its categories: of all images, without
+    their labels. The transform is renewed once an epoch.
+    """
+
+    moment: Tensor
+    transform: Tensor
+
+    def __init__(self, feature_dim: int, decay: float, shrinkage: float):
+        super().__init__()
+        self.decay, self.shrinkage = decay, shrinkage
+        self.register_buffer("moment", torch.zeros(feature_dim, feature_dim))
+        self.register_buffer("transform", torch.eye(feature_dim))  # a feature is a row: feature @ transform
+
+    def add(self, centred: Tensor) -> None:
+        per_image = centred.mean(1)  # [B, D]
+        self.moment.mul_(self.decay).add_(sum_across_ranks(per_image.T @ per_image))
+
+    def renew(self) -> Tensor:
+        """Take over the correlations seen; gives the matrix that carries vectors of the old space into the new one."""
+        spread = self.moment.diagonal().clamp(min=1e-12).sqrt()
+        unit = torch.eye(len(spread)).to(spread)
+        correlation = self.moment / (spread[:, None] * spread)
+        root = torch.linalg.cholesky(correlation + self.shrinkage * unit)  # root @ root.T
+        old, seen = self.transform.clone(), self.moment.any()
+        new = torch.linalg.solve_triangular(root, unit, upper=False).T / spread[:, None]
+        self.transform.copy_(torch.where(seen, new, old))
+        return torch.linalg.solve(old, self.transform)

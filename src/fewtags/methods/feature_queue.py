@@ -51,6 +51,12 @@ class FeatureQueue(nn.Module):
         touched = added.nonzero().squeeze(1)
         self.total[touched] = self.features[touched].sum(1)
 
+    @torch.no_grad()
+    def turn(self, matrix: Tensor) -> None:
+        """Carry every entry into another space: v -> v @ matrix, again of unit length."""
+        self.features.copy_(F.normalize(self.features @ matrix, dim=-1))
+        self.total.copy_(self.features.sum(1))
+
     def mean_cosine(self, features: Tensor) -> Tensor:
         """Average cosine similarity to each category's queue, s_c^{n,pos} in Eq. 6, [B, C]. An empty queue gives 0.
 
