@@ -23,13 +23,14 @@ from fewtags.inference import predict_files
 from fewtags.methods import METHODS, find_method
 from fewtags.models.build import load_model
 
+NUM_PICTURES = (3000, 800)  # for training and for testing
 HANDFUL = ("an", "asl", "ll-r", "cssl", "caldnr")
 # The backbone was trained to name single drawn objects (tools/pretrain_demo_backbone.py), as real ones are on ImageNet;
 # its last stage is trained further here, as in the paper, and the maps before it are computed once.
 SETTINGS = (
     "model.backbone=test_resnet", "model.train_from=layer4", "cache.enabled=true", "cache.views=3",
     "input.size=96", "input.resize=96", "input.crops=[96,84,72]", "words.dim=32",
-    "train.epochs=12", "train.batch_size=32", "train.lr=5e-4", "train.head_lr_scale=4", "train.evaluate_every=100",
+    "train.epochs=10", "train.batch_size=32", "train.lr=5e-4", "train.head_lr_scale=4", "train.evaluate_every=100",
 )  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def run_demo(
     if not 0 < known <= 1:
         raise UserError(f"--known {known} should be above 0 and at most 1.")
     console = Console()
-    sizes = (160, 80) if quick else (3000, 800)
+    sizes = (160, 80) if quick else NUM_PICTURES
     console.print(f"Drawing {sum(sizes):,} pictures into {folder / 'pictures'} …", highlight=False)
     scenes = make_scenes(folder / "pictures", *sizes, seed=seed)
     results: dict[str, RunResult] = {}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fewtags import distributed
 from fewtags.methods.base import Batch, Outputs, Problem, Progress
-from fewtags.methods.category_adaptive import CategoryAdaptive, reject_probability, theta_schedule
+from fewtags.methods.category_adaptive import CategoryAdaptive, reject_probability, shrinkage_of, theta_schedule
 
 C, D = 4, 6
 
@@ -125,6 +125,37 @@ def test_the_mean_feature_forgets_old_steps() -> None:
         method.observe(batch, outputs, at(5))
     first, second, third = (outputs.features.mean(0) for _, outputs in steps)
     torch.testing.assert_close(method.centre.mean, (first / 4 + second / 2 + third) / (1 / 4 + 1 / 2 + 1))
+
+
+def test_whitened_similarity_is_the_cosine_of_mahalanobis() -> None:
+    """x and y are compared by x A y / sqrt(x A x  y A y), A the inverse of the shrunk correlations, as in Fisher's;
+    entries remembered before the transform was renewed count as if they had been added after it."""
+    method = objective(similarity="whitened", queue_fill="occupied", shrinkage=0.7)
+    batch, outputs = random_step(0, size=40)
+    assert outputs.features is not None
+    method.start_epoch(at(0, 0))
+    method.observe(batch, outputs, at(0))
+    method.start_epoch(at(1, 0))
+
+    centred = (outputs.features - outputs.features.mean(0)).double()
+    per_image = centred.mean(1)
+    moment = per_image.T @ per_image
+    spread = moment.diagonal().sqrt()
+    standard = centred / spread
+    precision = torch.linalg.inv(moment / torch.outer(spread, spread) + 0.7 * torch.eye(D))
+    found = method.queue.mean_cosine(method._compared(outputs.features))
+    for c in range(C):
+        x, y = standard[:, c], standard[batch.labels[:, c] == 1, c]
+        length = [(v @ precision * v).sum(1).sqrt() for v in (x, y)]
+        expected = (x @ precision @ y.T / torch.outer(*length)).mean(1)
+        torch.testing.assert_close(found[:, c].double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_shrinkage_grows_with_the_width_for_each_known_positive() -> None:
+    labels = torch.zeros(10, C, dtype=torch.int8)
+    labels[:3] = 1
+    config = CategoryAdaptive.Config(similarity="whitened")
+    assert shrinkage_of(config, Problem(tuple("abcd"), labels), 60) == pytest.approx(0.15 * 60 / 3)
 
 
 def test_nothing_is_decided_about_a_category_without_known_positives() -> None:

@@ -87,7 +87,7 @@ class CategoryAdaptive(Objective):
         centre_decay: float = 0.99
         """How much of the mean feature (and of its correlations) a step keeps, unless the similarity is "cosine"."""
         shrinkage: float | None = None
-        """With "whitened": added to the diagonal of the correlations; by default 0.15 D / (median of known positives)."""
+        """With "whitened": added to the correlations' diagonal; by default 0.15 D / (median of known positives)."""
 
     needs_features = True
 
