@@ -95,11 +95,11 @@ def write_page() -> None:
     text = [
         "# Every method on the demo's pictures", "",
         f"{NUM_PICTURES[0]:,} training and {NUM_PICTURES[1]:,} test pictures drawn by `fewtags.data.scenes`,",
-        f"{KNOWN:.0%} of the training positives known, seeds 1, 2, 3 (other pictures, other hidden labels, other",
-        "random weights). Last epoch, plain mAP, OF1 and CF1 at probability 0.5; mean ± standard deviation. All methods share",
-        "the demo's training (10 epochs) and use their default profile. CALDNR's default was chosen on the pictures of",
-        "seed 0 with their test labels; nothing was chosen on seeds 1 to 3. Found: labels that the method trained as",
-        "present in the last epoch, against the hidden truth.",
+        f"{KNOWN:.0%} of the training positives known, seeds 1, 2, 3 (other pictures, other hidden labels,",
+        "other random weights). Last epoch, plain mAP, OF1 and CF1 at probability 0.5; mean ± standard",
+        "deviation. All methods share the demo's training (10 epochs) and use their default profile. CALDNR's",
+        "default was chosen on the pictures of seed 0 with their test labels; nothing was chosen on seeds 1 to 3.",
+        "Found: labels that the method trained as present in the last epoch, against the hidden truth.",
         "", "    .venv/bin/python benchmarks/demo_methods.py", "",
         *table(list(METHODS), rows), "", "## What each change to CALDNR does", "",
         *table(["caldnr", "cssl", *CHANGES], rows), "",
@@ -114,7 +114,7 @@ def main() -> None:
     options = parser.parse_args()
     part, parts = map(int, options.part.split("/"))
     torch.set_num_threads(max(1, torch.get_num_threads() // parts))
-    todo = [(name, seed) for seed in SEEDS for name in (*METHODS, *CHANGES)]
+    todo = [(name, seed) for names in (METHODS, CHANGES) for seed in SEEDS for name in names]
     for name, seed in todo[part - 1 :: parts]:
         done = {(row["method"], int(row["seed"])) for row in read_results()}
         if (name, seed) not in done:

@@ -200,10 +200,12 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
             f"Method '{name}' has no profile '{profile}'; {did_you_mean(profile, ['default', *method.profiles])}"
         )
 
+    own_head = given.get("head", {}).get("name", method.head) == method.head
     merged: dict[str, Any] = {}
     for layer in (method.settings, method.profiles.get(profile, {})):
         for key, value in layer.items():
-            merged = merge(merged, nest(key, value))
+            if own_head or not key.startswith("head."):  # what a method says of its head is not meant for another one
+                merged = merge(merged, nest(key, value))
     merged = merge(merged, given)
 
     method_settings = {k: v for k, v in merged.pop("method", {}).items() if k not in ("name", "profile")}

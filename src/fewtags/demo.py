@@ -24,7 +24,7 @@ from fewtags.methods import METHODS, find_method
 from fewtags.models.build import load_model
 
 NUM_PICTURES = (3000, 800)  # for training and for testing
-HANDFUL = ("an", "asl", "ll-r", "cssl", "caldnr")
+HANDFUL = ("an", "ll-r", "cssl", "caldnr")
 # The backbone was trained to name single drawn objects (tools/pretrain_demo_backbone.py), as real ones are on ImageNet;
 # its last stage is trained further here, as in the paper, and the maps before it are computed once.
 SETTINGS = (

@@ -108,9 +108,17 @@ def test_temporary_correction_trains_the_doubted_as_present():
     assert (logits.grad[found] < 0).all()
 
 
+def test_permanent_correction_flips_the_share_even_if_it_is_a_single_label():
+    problem, batch, outputs = example()
+    for delta_rel, strict, expected in ((5.0, False, 3), (5.0, True, 2), (1.0, False, 1), (1.0, True, 0)):
+        method = build(LargeLossPermanent, problem, delta_rel=delta_rel, strict=strict)
+        method.observe(batch, outputs, at(1))
+        assert method.corrected.sum() == expected
+
+
 def test_permanent_correction_flips_strictly_above_the_bar_and_remembers():
     problem, batch, outputs = example()
-    method = build(LargeLossPermanent, problem, delta_rel=5.0)  # the bar is the third largest of 60
+    method = build(LargeLossPermanent, problem, delta_rel=5.0, strict=True)  # the bar is the third largest of 60
     method.observe(batch, outputs, at(1))
     first = method.corrected.clone()
     order = sorted(slow_rejection(outputs.logits, batch.labels, 1, 5.0), key=lambda bc: -outputs.logits[bc])

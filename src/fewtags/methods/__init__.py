@@ -324,7 +324,14 @@ METHODS: dict[str, Method] = {
             objective="fewtags.methods.large_loss:LargeLossPermanent",
             venue="CVPR 2022",
             bibtex=citations.LARGE_LOSS,
-            profiles={"own": {**OWN_END_TO_END, "train.head_lr_scale": 10.0, "method.delta_rel": 0.2}},
+            profiles={
+                "own": {
+                    **OWN_END_TO_END,
+                    "train.head_lr_scale": 10.0,
+                    "method.delta_rel": 0.2,
+                    "method.strict": True,
+                }
+            },
             profile_notes={"default": LL_DEFAULT_NOTE, "own": LL_OWN_NOTE},
         ),
         Method(

@@ -77,8 +77,10 @@ class LargeLossPermanent(LargeLoss):
 
     class Config(LargeLoss.Config):
         delta_rel: float = 0.1
-        """Percent of a batch's labels that set the bar: unknown ones with a strictly larger loss than the last of them
-        become positives, in every batch from the second epoch on."""
+        """Percent of a batch's labels: so many unknown ones become positives, in each batch from the second epoch on."""
+        strict: bool = False
+        """Only those with a strictly larger loss than the last of them, as in its authors' code: one less, so none at
+        all where the share is a single label, as in small batches of few categories."""
 
     corrected: Tensor  # [N, C] the labels that became positives
 
@@ -92,8 +94,9 @@ class LargeLossPermanent(LargeLoss):
         losses = assume_negative_loss(outputs.logits, batch.labels)
         unknown = (batch.labels == 0) & ~self.corrected[batch.index]
         top = largest(losses, unknown, share_count(losses.numel(), self.config.delta_rel))
-        bar = losses.masked_fill(~top, math.inf).min()
-        row, category = (top & (losses > bar)).nonzero(as_tuple=True)
+        if self.config.strict:
+            top &= losses > losses.masked_fill(~top, math.inf).min()
+        row, category = top.nonzero(as_tuple=True)
         self.corrected[gather_rows(batch.index[row]), gather_rows(category)] = True
 
     def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
