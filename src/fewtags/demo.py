@@ -30,7 +30,7 @@ HANDFUL = ("an", "ll-r", "cssl", "caldnr")
 SETTINGS = (
     "model.backbone=test_resnet", "model.train_from=layer4", "cache.enabled=true", "cache.views=3",
     "input.size=96", "input.resize=96", "input.crops=[96,84,72]", "words.dim=32",
-    "train.epochs=10", "train.batch_size=32", "train.lr=5e-4", "train.head_lr_scale=4", "train.evaluate_every=100",
+    "train.epochs=10", "train.batch_size=32", "train.lr=5e-4", "train.head_lr_scale=4", "train.evaluate_every=2",
 )  # fmt: skip
 
 

@@ -172,3 +172,11 @@ def test_an_unreadable_image_is_left_out_by_name(own, backbone, tmp_path):
     assert broken.keys() == {4, 7}
     assert own.images[4] in broken[4]
     assert sorted(int(row) for one in loaded for row in one.batch.index) == [0, 1, 2, 3, 5, 6, 8, 9]
+
+
+def test_openvino_gives_the_maps_of_torch(backbone):
+    """Another runtime, the same numbers up to single precision."""
+    pytest.importorskip("openvino")
+    images = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    run = feature_cache.with_openvino(backbone.eval(), 32)
+    torch.testing.assert_close(run(images), backbone.forward_frozen(images), rtol=1e-3, atol=1e-4)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -174,7 +175,9 @@ def with_openvino(backbone: Backbone, size: int) -> Callable[[Tensor], Tensor]:
     except ImportError:
         raise MissingExtra("cache.runtime=openvino", "openvino") from None
     stages = torch.nn.Sequential(*list(backbone.stages.values())[: backbone.num_frozen])
-    model = openvino.convert_model(stages, example_input=torch.zeros(1, 3, size, size))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch deprecates the tracing that OpenVINO still does
+        model = openvino.convert_model(stages, example_input=torch.zeros(1, 3, size, size))
     compiled = openvino.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     mean, std = backbone.pixel_mean.cpu(), backbone.pixel_std.cpu()
 

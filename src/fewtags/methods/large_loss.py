@@ -77,7 +77,7 @@ class LargeLossPermanent(LargeLoss):
 
     class Config(LargeLoss.Config):
         delta_rel: float = 0.1
-        """Percent of a batch's labels: so many unknown ones become positives, in each batch from the second epoch on."""
+        """Percent of a batch's labels: so many unknown ones become positives, from the second epoch on."""
         strict: bool = False
         """Only those with a strictly larger loss than the last of them, as in its authors' code: one less, so none at
         all where the share is a single label, as in small batches of few categories."""

@@ -1,0 +1,24 @@
+"""The demo from the command to its page, on few pictures."""
+
+from __future__ import annotations
+
+from conftest import Cli
+
+
+def test_the_demo_trains_tells_and_shows(cli: Cli, tmp_path):
+    answer = cli("demo", "--quick", "--methods", "an,caldnr", "--out", str(tmp_path / "demo"))
+    assert answer.code == 0
+    assert "of their" in answer.out  # how many tags are known
+    assert all(word in answer.out for word in ("an", "caldnr", "mAP", "OF1", "CF1"))
+    assert "Missing tags found by" in answer.out
+    page = (tmp_path / "demo/report.html").read_text(encoding="utf-8")
+    assert "fewtags demo" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")  # nothing is fetched
+    assert (tmp_path / "demo/runs/caldnr/model/tagger.json").is_file()
+
+
+def test_a_method_that_does_not_exist_is_found_out_before_anything_is_drawn(cli: Cli, tmp_path):
+    answer = cli("demo", "--methods", "an,caldnrr", "--out", str(tmp_path / "demo"))
+    assert answer.code == 2
+    assert "did you mean 'caldnr'" in answer.err
+    assert not (tmp_path / "demo").exists()
