@@ -15,9 +15,17 @@ CORE = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydan
 
 
 def list_table() -> str:
-    width = max(map(len, METHODS))
-    lines = [f"{name:{width}}  {method.head:9}  {method.sentence}" for name, method in METHODS.items()]
-    return "\n".join([f"{'method':{width}}  {'head':9}", *lines, "", "`fewtags methods NAME` explains one."])
+    """Every method with its title, venue, sentence, head and settings."""
+    from fewtags.methods import objective_class
+
+    lines = []
+    for name, method in METHODS.items():
+        config = objective_class(name).Config
+        settings = (f"{key}={_default(config, key, method.settings, 'method')}" for key in config.model_fields)
+        about = [method.sentence, f"Head: {method.head}. Settings: {', '.join(settings)}"]
+        lines += [f"{name}: {method.title} ({method.venue})"]
+        lines += [textwrap.fill(text, 110, initial_indent="    ", subsequent_indent="    ") for text in about]
+    return "\n".join([*lines, "", "`fewtags methods NAME` explains one: its settings, profiles and how to cite it."])
 
 
 def describe_method(name: str) -> str:
@@ -44,10 +52,14 @@ def describe_method(name: str) -> str:
 def _settings(kind: Any, changed: Any, group: str) -> list[str]:
     lines = []
     for name, field in kind.model_fields.items():
-        default = changed.get(f"{group}.{name}", field.default)
-        text = f"  {name} = {default}"
+        text = f"  {name} = {_default(kind, name, changed, group)}"
         lines.append(f"{text:32}{' '.join((field.description or '').split())}".rstrip())
     return lines or ["  none"]
+
+
+def _default(kind: Any, name: str, changed: Any, group: str) -> Any:
+    """What a setting is unless the user says otherwise: the method's own choice, else the general one."""
+    return changed.get(f"{group}.{name}", kind.model_fields[name].default)
 
 
 def describe_installation() -> str:
