@@ -59,7 +59,7 @@ def test_hide_labels_gives_known_and_unknown():
 
 def test_tagger_takes_what_it_took():
     assert parameters(fewtags.Tagger) == {
-        "method": "caldnr", "backbone": "resnet50", "weights": None, "pretrained": True, "epochs": None,
+        "method": "an", "backbone": "resnet50", "weights": None, "pretrained": True, "epochs": None,
         "settings": (), "seed": 0, "device": "auto", "out": None, "verbose": False,
     }  # fmt: skip
     for name in ("fit", "predict", "predict_proba", "score", "save", "load", "get_params", "set_params"):

@@ -27,7 +27,7 @@ Images = str | Path | Sequence[str | Path] | Annotations
 class Tagger:
     """A multi-label image tagger for partly known tags.
 
-    >>> tagger = Tagger(method="caldnr", backbone="resnet50").fit("photos/", tags="tags.csv")
+    >>> tagger = Tagger(backbone="resnet50").fit("photos/", tags="tags.csv")
     >>> tagger.predict(["photos/a.jpg"])
     [['beach', 'dog']]
 
@@ -37,7 +37,7 @@ class Tagger:
 
     def __init__(
         self,
-        method: str = "caldnr",
+        method: str = "an",
         backbone: str = "resnet50",
         *,
         weights: str | Path | None = None,
