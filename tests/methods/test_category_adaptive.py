@@ -158,6 +158,14 @@ def test_shrinkage_grows_with_the_width_for_each_known_positive() -> None:
     assert shrinkage_of(config, Problem(tuple("abcd"), labels), 60) == pytest.approx(0.15 * 60 / 3)
 
 
+@pytest.mark.parametrize(("known", "expected"), [(3, "centred"), (9, "whitened")])
+def test_features_are_whitened_where_enough_positives_are_known(known: int, expected: str) -> None:
+    labels = torch.zeros(10, C, dtype=torch.int8)
+    labels[:known] = 1
+    config = CategoryAdaptive.Config(similarity="auto")
+    assert CategoryAdaptive(config, Problem(tuple("abcd"), labels), 60).similarity == expected
+
+
 def test_nothing_is_decided_about_a_category_without_known_positives() -> None:
     method = objective(thresholds="relative", discover_from_epoch=0)
     batch, outputs = random_step(0)

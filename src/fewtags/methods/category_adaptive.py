@@ -52,8 +52,9 @@ class CategoryAdaptive(Objective):
         """CANR: also train without the assumed negatives that look like known positives."""
         thresholds: Literal["catu", "fixed", "relative"] = "catu"
         """CATU's max(s_pos, theta); theta alone (without CATU); or theta as a position from s_neg (0) to s_pos (1)."""
-        similarity: Literal["cosine", "centred", "whitened"] = "cosine"
-        """Compare features as they are; less each category's mean feature over all images; or whitened as well."""
+        similarity: Literal["cosine", "centred", "whitened", "auto"] = "cosine"
+        """Compare features as they are; less each category's mean feature over all images; or whitened as well. auto:
+        whitened where enough positives are known for the features' width (a shrinkage of at most 1), else centred."""
         queue_size: int = 100
         """Positive features remembered per category."""
         queue_fill: Fill = "zeros"
@@ -98,10 +99,14 @@ class CategoryAdaptive(Objective):
         self.means = SimilarityMeans(problem.num_categories)
         self.centre: FeatureCentre | None = None
         self.whitening: Whitening | None = None
-        if config.similarity != "cosine":
+        shrinkage = shrinkage_of(config, problem, feature_dim)
+        self.similarity = config.similarity
+        if self.similarity == "auto":
+            self.similarity = "whitened" if shrinkage <= 1 else "centred"
+        if self.similarity != "cosine":
             self.centre = FeatureCentre(problem.num_categories, feature_dim, config.centre_decay)
-        if config.similarity == "whitened":
-            self.whitening = Whitening(feature_dim, config.centre_decay, shrinkage_of(config, problem, feature_dim))
+        if self.similarity == "whitened":
+            self.whitening = Whitening(feature_dim, config.centre_decay, shrinkage)
 
     # --- state ---
 
