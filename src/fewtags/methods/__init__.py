@@ -75,7 +75,7 @@ LL_OWN_NOTE = (
 
 # The paper's idea for small data and features of any spread; results/demo-methods tells what each change does. Absolute
 # thresholds of 0.6 and more never fire where known positives have a mean similarity of 0.2, so theta is placed relative
-# to s_neg and s_pos; features are centred or whitened before they are compared; dropout instead of the tanh layer, which
+# to s_neg and s_pos; features are centred or whitened before they are compared; dropout in place of the tanh layer that
 # overfits; no cross-image loss, which takes hidden positives for negatives and drives them away from the known ones.
 CALDNR_DEFAULT: dict[str, Any] = {
     "head.hidden": False,
