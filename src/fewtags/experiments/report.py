@@ -261,7 +261,7 @@ def threshold_charts(run: RunRecord) -> tuple[list[tuple[str, str, Markup]], int
     order = sorted(range(len(names)), key=lambda c: -known[c])
     shown = order if len(order) <= MANY_CATEGORIES else order[: MANY_CATEGORIES // 2] + order[-MANY_CATEGORIES // 2 :]
     values = [row[name][c] for row in rows for name in STATE_LINES for c in shown if row[name][c] is not None]
-    y_range = (min(0.0, *values), max(1.0, *values))
+    y_range = (min(0.0, *values), max(values))  # one for all, so that categories can be compared
     charts = [(names[c], f"{known[c]} known", threshold_chart(rows, c, names[c], y_range)) for c in shown]
     return charts, len(order) - len(shown)
 
