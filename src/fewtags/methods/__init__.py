@@ -75,12 +75,11 @@ LL_OWN_NOTE = (
 
 # The paper's idea for small data and features of any spread; results/demo-methods tells what each change does. Absolute
 # thresholds of 0.6 and more never fire where known positives have a mean similarity of 0.2, so theta is placed relative
-# to s_neg and s_pos; features are centred or whitened before they are compared; dropout in place of the tanh layer that
-# overfits; no cross-image loss, which takes hidden positives for negatives and drives them away from the known ones.
+# to s_neg and s_pos; features are centred or whitened before they are compared; no tanh layer, which overfits; and no
+# cross-image loss, which takes hidden positives for negatives and drives them away from the known ones.
 CALDNR_DEFAULT: dict[str, Any] = {
     "head.hidden": False,
     "head.width": 128,
-    "head.dropout": 0.5,
     "method.thresholds": "relative",
     "method.similarity": "auto",
     "method.theta_start": 1.0,
@@ -93,7 +92,6 @@ CALDNR_PAPER: dict[str, Any] = {
     **PAPER_TRAINING,
     "head.hidden": True,
     "head.width": 512,
-    "head.dropout": 0.0,
     "method.thresholds": "catu",
     "method.similarity": "cosine",
     "method.theta_start": 0.95,
@@ -366,7 +364,7 @@ METHODS: dict[str, Method] = {
             venue="IEEE Transactions on Multimedia 2024",
             bibtex=citations.CALDNR,
             settings={key: value for key, value in CALDNR_DEFAULT.items() if key.startswith("head.")},
-            profiles={"paper": {**PAPER_TRAINING, "head.hidden": True, "head.width": 512, "head.dropout": 0.0}},
+            profiles={"paper": {**PAPER_TRAINING, "head.hidden": True, "head.width": 512}},
             profile_notes={"default": "the head of CALDNR's default, " + DEFAULT_NOTE, "paper": CALDNR_PAPER_NOTE},
         ),
         _ablation(
