@@ -65,7 +65,7 @@ def run_demo(
 
 def demo_config(method: str, folder: Path, known: float, seed: int, quick: bool) -> RunConfig:
     places = [f"data.source={folder / 'pictures'}", f"model.weights={BACKBONE}", f"cache.folder={folder / 'cache'}"]
-    # The paper's tanh layer and dropout pay for this backbone's 96 channels; with the 1280 of a frozen one both do harm.
+    # The paper's tanh layer and dropout pay for this backbone's 96 channels; on 1280 frozen ones both do harm.
     head = ["head.hidden=true", "head.dropout=0.5"] if find_method(method).head == "decoupled" else []
     overrides = [
         *SETTINGS,
