@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fewtags.data.annotations import Annotations
+from fewtags.data.formats.common import IMAGE_SUFFIXES
 from fewtags.data.loaders import image_batches
 from fewtags.engine.run import choose_device
 from fewtags.errors import UserError
@@ -22,7 +23,6 @@ from fewtags.models.build import SavedModel, load_model
 from fewtags.ticker import ticking
 
 FEW_FILES = 200  # starting worker processes would take longer than reading so few
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm")
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ def find_images(paths: Iterable[str | Path]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
-            found += sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_ENDINGS and p.is_file())
+            found += sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
         elif path.is_file():
             found.append(path)
         else:
             raise UserError(f"{path} does not exist.")
     if not found:
-        raise UserError(f"No images were found; looked for files ending in {', '.join(IMAGE_ENDINGS)}.")
+        raise UserError(f"No images were found; looked for files ending in {', '.join(IMAGE_SUFFIXES)}.")
     return found
 
 

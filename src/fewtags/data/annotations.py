@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from fewtags.errors import DataError, UserError
+from fewtags.files import written_whole
 
 PRESENT, UNKNOWN, ABSENT = 1, 0, -1
 SPLITS = ("train", "val", "test")
@@ -191,13 +192,11 @@ class Annotations:
         file = Path(file)
         file.parent.mkdir(parents=True, exist_ok=True)
         root = os.path.relpath(self.root.resolve(), file.parent.resolve())
-        beside = file.with_name(file.name + ".part")
-        with beside.open("w", encoding="utf-8") as out:
+        with written_whole(file) as beside, beside.open("w", encoding="utf-8") as out:
             header = {"fewtags": 1, "name": self.name, "root": root, "categories": self.categories}
             out.write(json.dumps(header, ensure_ascii=False) + "\n")
             for image, split, row in zip(self.images, self.splits, self.labels, strict=True):
                 out.write(json.dumps(self._record(image, str(split), row), ensure_ascii=False) + "\n")
-        beside.replace(file)
 
     def _record(self, image: str, split: str, row: np.ndarray) -> dict[str, Any]:
         def names(state: int) -> list[str]:

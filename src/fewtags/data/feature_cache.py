@@ -28,6 +28,7 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import Collate, ImageDataset, Loaded
 from fewtags.data.loaders import EpochBatches
 from fewtags.errors import DataError, MissingExtra, RunFailed
+from fewtags.files import write_json
 from fewtags.methods.base import Batch
 from fewtags.models.backbones import Backbone
 from fewtags.ticker import Ticker, ticking
@@ -217,10 +218,10 @@ def compute(
             state["broken"] |= {str(row): reason for row, reason in loaded.broken.items()}
             if (number + 1) % 16 == 0:
                 out.flush()
-                write_progress(part, state)
+                write_json(part / "progress.json", state)
     if state["shape"] is None:
         raise DataError("Not a single image could be read, so there are no features to keep.")
-    write_json_beside(part / "about.json", {**state, "dtype": dtype, "shape": [views, len(dataset), *state["shape"]]})
+    write_json(part / "about.json", {**state, "dtype": dtype, "shape": [views, len(dataset), *state["shape"]]})
     part.replace(folder)
 
 
@@ -262,13 +263,3 @@ def read_progress(part: Path) -> dict[str, Any]:
     if file.is_file():
         return json.loads(file.read_text(encoding="utf-8"))
     return {"chunks": 0, "shape": None, "broken": {}}
-
-
-def write_progress(part: Path, state: dict[str, Any]) -> None:
-    write_json_beside(part / "progress.json", state)
-
-
-def write_json_beside(file: Path, content: Any) -> None:
-    beside = file.with_name(file.name + ".new")
-    beside.write_text(json.dumps(content), encoding="utf-8")
-    beside.replace(file)

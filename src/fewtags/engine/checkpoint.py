@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fewtags.errors import UserError
+from fewtags.files import written_whole
 from fewtags.models.tensor_files import read_tensors
 
 FORMAT = 1
@@ -16,12 +17,10 @@ FORMAT = 1
 
 def save_checkpoint(content: dict[str, Any], file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(file.name + ".part")
-    with beside.open("wb") as out:
+    with written_whole(file) as beside, beside.open("wb") as out:
         torch.save({"format": FORMAT, **content}, out)
         out.flush()
         os.fsync(out.fileno())
-    beside.replace(file)
 
 
 def load_checkpoint(file: Path) -> dict[str, Any]:

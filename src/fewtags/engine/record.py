@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +17,7 @@ from fewtags.config import RunConfig, read_yaml, resolve
 from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
 from fewtags.engine.run import Run
 from fewtags.errors import UserError
+from fewtags.files import write_json
 
 
 def describe(run: Run) -> None:
@@ -73,12 +73,6 @@ def environment() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "started": datetime.now().isoformat(timespec="seconds"),
     }
-
-
-def write_json(file: Path, content: Any) -> None:
-    beside = file.with_name(file.name + ".part")
-    beside.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
-    beside.replace(file)
 
 
 def save_run(run: Run) -> None:

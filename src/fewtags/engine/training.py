@@ -20,12 +20,13 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import RunData, prepare_data
 from fewtags.engine.checkpoint import save_checkpoint
 from fewtags.engine.evaluation import measure, predict
-from fewtags.engine.record import describe, load_last, restore, save_run, write_json, write_record
+from fewtags.engine.record import describe, load_last, restore, save_run, write_record
 from fewtags.engine.run import Measured, Run, build_run, choose_device, make_batches
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.schedule import lr_factor
 from fewtags.engine.thresholds import choose_thresholds
 from fewtags.errors import DataError, Interrupted, RunFailed
+from fewtags.files import write_json
 from fewtags.methods.base import Batch, Progress, StepResult
 from fewtags.metrics import Scores
 from fewtags.models.build import SavedModel
@@ -93,7 +94,7 @@ def train_one_epoch(run: Run, stop: Callable[[], bool]) -> None:
                 result = train_step(run, loaded.batch.to(run.device))
                 add_totals(run, loaded.batch, result)
             run.step += 1
-            ticker.step(f"loss {run.totals.get('loss', 0.0) / max(run.totals.get('steps', 0), 1):.4f}")
+            ticker.step(f"loss {mean_loss(run):.4f}")
             half_collected = run.step % run.config.train.accumulate != 0
             if distributed.anywhere(stop()) and not half_collected:
                 run.seconds += time.monotonic() - started

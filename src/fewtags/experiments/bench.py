@@ -23,11 +23,11 @@ from typing import Any
 from rich.console import Console
 
 from fewtags.config import read_yaml
-from fewtags.engine.record import write_json
 from fewtags.errors import Interrupted, UserError
 from fewtags.experiments.grid import PlannedRun
 from fewtags.experiments.runs import CELL, read_run, tidy_rows, write_csv
 from fewtags.experiments.tables import write_tables
+from fewtags.files import write_json
 from fewtags.ticker import Ticker, duration, ticking
 
 # Settings that say where and how fast, not what: a finished run may differ in them.

@@ -20,10 +20,11 @@ from fewtags.config import RunConfig
 from fewtags.data.annotations import PRESENT, Annotations
 from fewtags.data.prepare import RunData, prepare_data
 from fewtags.engine.evaluation import Predictions, measure
-from fewtags.engine.record import write_json, write_record
+from fewtags.engine.record import write_record
 from fewtags.engine.run import Run, build_run, choose_device, make_batches
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.training import summary_of
+from fewtags.files import write_json
 from fewtags.metrics import mean_average_precision
 
 STRENGTHS = [float(10**exponent) for exponent in np.arange(-3, 1.1, 0.5)]  # times half the squared weights

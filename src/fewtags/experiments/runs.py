@@ -12,6 +12,7 @@ from typing import Any
 from fewtags.config import read_yaml
 from fewtags.engine.run_log import read_rows
 from fewtags.errors import UserError
+from fewtags.files import written_whole
 from fewtags.methods import METHODS
 
 Proportion = float | str | None  # of known positives; "single" for one an image, None for the labels as they came
@@ -139,12 +140,10 @@ def _percent(value: float | None) -> float | None:
 
 
 def write_csv(rows: Sequence[dict[str, Any]], file: Path) -> None:
-    beside = file.with_name(file.name + ".part")
-    with beside.open("w", newline="", encoding="utf-8") as out:
+    with written_whole(file) as beside, beside.open("w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
-    beside.replace(file)
 
 
 def read_csv(file: Path) -> list[dict[str, Any]]:

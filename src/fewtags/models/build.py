@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 import fewtags
 from fewtags.config import RunConfig, resolve
 from fewtags.errors import UserError
+from fewtags.files import write_json, written_whole
 from fewtags.methods.base import Problem, WordVectors
 from fewtags.models.backbones import create_backbone
 from fewtags.models.classifier import Classifier, Neck
@@ -68,10 +69,9 @@ class SavedModel:
             "config": self.config.nested(),
         }
         weights = {name: tensor.contiguous() for name, tensor in self.classifier.state_dict().items()}
-        save_file(weights, folder / "model.safetensors.part")
-        (folder / "model.safetensors.part").replace(folder / "model.safetensors")
-        (folder / "tagger.json.part").write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
-        (folder / "tagger.json.part").replace(folder / "tagger.json")
+        with written_whole(folder / "model.safetensors") as beside:
+            save_file(weights, beside)
+        write_json(folder / "tagger.json", about)
 
 
 def load_model(folder: str | Path) -> SavedModel:
