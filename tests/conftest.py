@@ -55,7 +55,7 @@ class TinyConfig:
     @staticmethod
     def make(*overrides: str) -> RunConfig:
         settings = (
-            "model.backbone=test_resnet", "model.pretrained=false", "input.size=32", "train.epochs=2",
+            "method=an", "model.backbone=test_resnet", "model.pretrained=false", "input.size=32", "train.epochs=2",
             "train.batch_size=8", "train.workers=0", "words.dim=8", "data.known=0.6",
         )  # fmt: skip
         return load_config(None, [*settings, *overrides])
@@ -101,7 +101,7 @@ def tags_file(patches: Annotations) -> Path:
 
 
 TINY = (
-    "model.backbone=test_resnet", "model.pretrained=false", "input.size=32", "train.epochs=1",
+    "method=an", "model.backbone=test_resnet", "model.pretrained=false", "input.size=32", "train.epochs=1",
     "train.batch_size=12", "train.workers=0", "words.dim=8",
 )  # fmt: skip
 

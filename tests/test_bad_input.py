@@ -91,7 +91,7 @@ OVERRIDES = {
     "unknown setting of the method": (["method=asl", "method.gama_neg=2"], ["'gama_neg'", "did you mean 'gamma_neg'"]),
     "unknown method": (["method=rolle"], ["no method 'rolle'", "did you mean 'role'"]),
     "unknown head": (["head=lineer"], ["no head 'lineer'", "did you mean 'linear'"]),
-    "unknown profile": (["method.profile=papr"], ["no profile 'papr'", "did you mean 'paper'"]),
+    "unknown profile": (["method=an", "method.profile=papr"], ["no profile 'papr'", "did you mean 'paper'"]),
     "text for a number": (["train.epochs=many"], ["train.epochs", "integer", "'many'"]),
     "a fraction for a count": (["train.batch_size=2.5"], ["train.batch_size", "integer", "2.5"]),
     "negative rate": (["train.lr=-1"], ["train.lr", "greater than 0", "-1"]),
@@ -260,7 +260,7 @@ def test_predict_below_a_file(cli: Cli, trained, patches, tmp_path):
 RUNS = {
     "known above 1": (["data.known=1.5"], USAGE, ["1.5", "at most 1"]),
     "known 0": (["data.known=0"], USAGE, ["proportion", "0", "above 0"]),
-    "method and head do not fit": (["method=caldnr", "head=linear"], USAGE, ["'caldnr'", "'linear'", "head=decoupled"]),
+    "method and head do not fit": (["method=cst", "head=linear"], USAGE, ["'cst'", "'linear'", "head=decoupled"]),
     "no such backbone": (["model.backbone=resnet5O"], USAGE, ["resnet5O", "did you mean 'resnet50'"]),
     "no such stage": (["model.train_from=layr4"], USAGE, ["layr4", "did you mean 'layer4'"]),
     "no such weights": (["model.weights=none.safetensors"], USAGE, ["none.safetensors does not exist"]),
@@ -271,7 +271,7 @@ RUNS = {
         USAGE,
         ["stride_in_1x1", "bottlenecks"],
     ),
-    "no such words": (["method=caldnr", "words.source=none.txt"], USAGE, ["none.txt"]),
+    "no such words": (["method=ssgrl", "words.source=none.txt"], USAGE, ["none.txt"]),
     "loss not finite": (["train.lr=1e30", "train.schedule=none", "train.epochs=9"], FAILED, ["not finite", "train.lr"]),
 }
 

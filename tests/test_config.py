@@ -61,7 +61,8 @@ def test_another_method_keeps_what_a_person_set(tmp_path):
 
 
 def test_the_head_is_the_methods_unless_another_is_named():
-    assert load_config(None, ["method=caldnr"]).head_name == "decoupled"
+    assert load_config(None, ["method=caldnr"]).head_name == "closed_form"
+    assert load_config(None, ["method=caldnr", "method.profile=paper"]).head_name == "decoupled"
     assert load_config(None, ["method=caldnr", "head=graph"]).head_name == "graph"
 
 
@@ -105,8 +106,8 @@ def test_settings_cannot_be_changed():
         ("train.lrr=1", r"\[train\] has no setting 'lrr'; did you mean 'lr'"),
         ("method=aslx", "did you mean 'asl'"),
         ("method.gama=2", r"\[method\] has no setting 'gama'"),
-        ("head.hiden=2", "did you mean 'hidden'"),
-        ("method.profile=papre", "did you mean 'paper'"),
+        ("head.refin=2", "did you mean 'refine'"),
+        ("method.profile=defolt", "did you mean 'default'"),
         ("model.backbon=x", "did you mean 'backbone'"),
         ("train.epochs=0", "train.epochs should be greater than or equal to 1; it is 0"),
         ("data.known=[1]", "data.known"),

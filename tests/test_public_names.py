@@ -59,16 +59,27 @@ def test_hide_labels_gives_known_and_unknown():
 
 def test_tagger_takes_what_it_took():
     assert parameters(fewtags.Tagger) == {
-        "method": "an", "backbone": "resnet50", "weights": None, "pretrained": True, "epochs": None,
+        "method": "instant", "backbone": "resnet50", "weights": None, "pretrained": True, "epochs": None,
         "settings": (), "seed": 0, "device": "auto", "out": None, "verbose": False,
     }  # fmt: skip
-    for name in ("fit", "predict", "predict_proba", "score", "save", "load", "get_params", "set_params"):
+    for name in (
+        "fit",
+        "predict",
+        "predict_proba",
+        "score",
+        "save",
+        "load",
+        "get_params",
+        "set_params",
+        "relabel",
+        "rerank",
+    ):
         assert callable(getattr(fewtags.Tagger, name))
 
 
 def test_every_method_is_listed_by_name():
     names = fewtags.list_methods()
-    assert {"an", "focal", "asl", "ssgrl", "kggr", "cst", "sst", "ll-r", "role", "caldnr"} <= set(names)
+    assert {"instant", "an", "focal", "asl", "ssgrl", "kggr", "cst", "sst", "ll-r", "role", "caldnr"} <= set(names)
     assert all(isinstance(name, str) for name in names)
 
 

@@ -11,7 +11,7 @@ from fewtags import Annotations, Tagger
 from fewtags.errors import UserError
 from fewtags.metrics import mean_average_precision
 
-SETTINGS = [setting for setting in TINY if not setting.startswith(("model.backbone", "model.pretrained"))]
+SETTINGS = [setting for setting in TINY if not setting.startswith(("method", "model.backbone", "model.pretrained"))]
 
 
 def make(**parameters) -> Tagger:
@@ -181,3 +181,29 @@ def test_the_run_folder_is_kept_only_if_asked(patches, tmp_path, monkeypatch):
     assert not list((tmp_path / "temporary").iterdir())
     make(out=tmp_path / "kept").fit(patches)
     assert (tmp_path / "kept/metrics.jsonl").is_file()
+
+
+# --- labels that change ---
+
+
+def test_instant_learns_label_by_label(patches, tmp_path):
+    tagger = make(method="instant", out=tmp_path / "run").fit(patches)
+    tagger.save(tmp_path / "copy")
+    tagger = Tagger.load(tmp_path / "copy")
+    train = patches.split("train")
+    features = tagger.features(train)
+    order, probabilities = tagger.rerank("red", features)
+    np.testing.assert_allclose(probabilities, tagger.predict_proba(train)[:, 0], atol=1e-4)
+    assert (np.diff(probabilities[order]) <= 0).all()
+    known = int(np.flatnonzero(train.labels[:, 0] == 1)[0])
+    before = probabilities[known]
+    tagger.relabel(features[known], "red", 0, was=1)  # no longer known to be red
+    assert tagger.rerank("red", features)[1][known] < before
+    np.testing.assert_allclose(tagger.rerank("red", features)[1], tagger.predict_proba(train)[:, 0], atol=1e-4)
+    tagger.relabel(features[known], "red", 1)
+    np.testing.assert_allclose(tagger.rerank("red", features)[1], probabilities, atol=1e-4)
+
+
+def test_only_instant_learns_label_by_label(tagger):
+    with pytest.raises(UserError, match="Only the method 'instant'"):
+        tagger.relabel(np.zeros(64, np.float32), "red", 1)

@@ -45,6 +45,8 @@ class InputConfig(Settings):
     """Crop sides, one drawn for each training image; by default resize * 1, 7/8, 6/8, 5/8, 4/8 as in the paper."""
     flip: bool = True
     """Mirror half of the training images."""
+    augment: bool = True
+    """Train on random crops and mirrored images; otherwise on the whole image, as it is evaluated."""
     keep_in_memory: bool | None = None
     """Keep the resized images in memory after their first reading; by default if they take less than 2 GB."""
 
@@ -169,7 +171,7 @@ class RunConfig(Settings):
         return yaml.safe_dump(self.nested(), sort_keys=False)
 
 
-DEFAULT_METHOD = "an"
+DEFAULT_METHOD = "instant"
 GROUPS = ("data", "input", "model", "cache", "words", "head", "method", "train", "seed")
 
 
@@ -200,19 +202,18 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
             f"Method '{name}' has no profile '{profile}'; {did_you_mean(profile, ['default', *method.profiles])}"
         )
 
-    own_head = given.get("head", {}).get("name", method.head) == method.head
+    method_head = method.head_of(profile)
+    head_name = str(given.get("head", {}).get("name", method_head))
     merged: dict[str, Any] = {}
-    for layer in (method.settings, method.profiles.get(profile, {})):
-        for key, value in layer.items():
-            if own_head or not key.startswith("head."):  # what a method says of its head is not meant for another one
-                merged = merge(merged, nest(key, value))
+    for key, value in method.settings_of(profile).items():
+        if head_name == method_head or not key.startswith("head."):  # what it says of its head is not meant for another
+            merged = merge(merged, nest(key, value))
     merged = merge(merged, given)
 
     method_settings = {k: v for k, v in merged.pop("method", {}).items() if k not in ("name", "profile")}
-    head_settings = {**merged.pop("head", {})}
-    head_name = str(head_settings.pop("name", method.head))
+    head_settings = {k: v for k, v in merged.pop("head", {}).items() if k != "name"}
     head = validate(head_class(head_name).Config, head_settings, "head")
-    objective = validate(objective_class(name).Config, method_settings, "method")
+    objective = validate(objective_class(name, profile).Config, method_settings, "method")
     groups: dict[str, type[Settings]] = {
         "data": DataConfig, "input": InputConfig, "model": ModelConfig, "cache": CacheConfig,
         "words": WordsConfig, "train": TrainConfig,

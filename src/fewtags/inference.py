@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fewtags.data.annotations import Annotations
+from fewtags.data.dataset import Loaded
 from fewtags.data.formats.common import IMAGE_SUFFIXES
 from fewtags.data.loaders import image_batches
 from fewtags.engine.run import choose_device
@@ -70,13 +71,7 @@ def predict_files(
     """One Prediction per file, in order, batch by batch."""
     where = choose_device(device)
     model = saved.classifier.to(where).eval()
-    labels = np.zeros((len(files), len(saved.categories)), dtype=np.int8)
-    annotations = Annotations(Path(), [str(f) for f in files], saved.categories, labels, np.full(len(files), "test"))
-    if workers is None and len(files) < FEW_FILES:
-        workers = 0
-    settings = saved.config.train.model_copy(update={"batch_size": batch_size, "workers": workers})
-    inputs = saved.config.input.model_copy(update={"keep_in_memory": False})
-    for loaded in image_batches(annotations, inputs, settings, augment=False).epoch():
+    for loaded in file_batches(saved, files, batch_size, workers):
         rows = {row: Prediction(str(files[row]), None, problem) for row, problem in loaded.broken.items()}
         if loaded.batch is not None:
             probabilities = model(loaded.batch.images.to(where)).logits.sigmoid().cpu().numpy()
@@ -84,6 +79,32 @@ def predict_files(
                 rows[row] = Prediction(str(files[row]), values)
         yield from (rows[row] for row in sorted(rows))
         on_step()
+
+
+@torch.inference_mode()
+def pooled_features(saved: SavedModel, files: Sequence[Path], *, device: str = "auto") -> torch.Tensor:
+    """[N, D] the average over each image's feature map."""
+    where = choose_device(device)
+    model = saved.classifier.to(where).eval()
+    features = []
+    for loaded in file_batches(saved, files):
+        for problem in loaded.broken.values():
+            raise UserError(f"{problem} Take it out.")
+        assert loaded.batch is not None
+        features.append(model.feature_map(loaded.batch.images.to(where)).float().mean((2, 3)).cpu())
+    return torch.cat(features)
+
+
+def file_batches(
+    saved: SavedModel, files: Sequence[Path], batch_size: int = 32, workers: int | None = None
+) -> Iterator[Loaded]:
+    labels = np.zeros((len(files), len(saved.categories)), dtype=np.int8)
+    annotations = Annotations(Path(), [str(f) for f in files], saved.categories, labels, np.full(len(files), "test"))
+    if workers is None and len(files) < FEW_FILES:
+        workers = 0
+    settings = saved.config.train.model_copy(update={"batch_size": batch_size, "workers": workers})
+    inputs = saved.config.input.model_copy(update={"keep_in_memory": False})
+    return image_batches(annotations, inputs, settings, augment=False).epoch()
 
 
 # --- written to a file ---

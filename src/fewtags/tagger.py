@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from fewtags.config import RunConfig, load_config, nested
-from fewtags.data.annotations import Annotations
+from fewtags.config import DEFAULT_METHOD, RunConfig, load_config, nested
+from fewtags.data.annotations import UNKNOWN, Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.data.prepare import measurable, split_data
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
-from fewtags.errors import UserError
-from fewtags.inference import find_images, predict_files
+from fewtags.errors import UserError, did_you_mean
+from fewtags.inference import find_images, pooled_features, predict_files
+from fewtags.methods.instant import InstantModel, unit_length
 from fewtags.metrics import mean_average_precision
 from fewtags.models.build import SavedModel, load_model
+from fewtags.models.closed_form import ClosedFormHead
 
 Images = str | Path | Sequence[str | Path] | Annotations
 
@@ -37,7 +40,7 @@ class Tagger:
 
     def __init__(
         self,
-        method: str = "an",
+        method: str = DEFAULT_METHOD,
         backbone: str = "resnet50",
         *,
         weights: str | Path | None = None,
@@ -144,6 +147,44 @@ class Tagger:
         if not hasattr(self, "_saved"):
             raise UserError("This Tagger is not fitted yet; call fit(...) first, or Tagger.load(folder).")
         return self._saved
+
+    # --- labels that change (method "instant") ---
+
+    def features(self, images: Images) -> np.ndarray:
+        """[N, D] unit-length features, for `relabel` and `rerank`."""
+        return unit_length(pooled_features(self._fitted(), image_paths(images), device=self.device)).numpy()
+
+    def relabel(self, feature: np.ndarray, tag: str, label: int, was: int = UNKNOWN) -> None:
+        """Learn at once that a training image of this feature has the `label` 1, 0 (unknown) or -1 for `tag`.
+
+        It takes the same time however many images there are. The image must be one of those `fit` saw, with the label
+        `was` until now.
+        """
+        model, category = self._instant(), self._category(tag)
+        model.relabel(torch.from_numpy(feature), category, was, label)
+        head = self._fitted().classifier.head
+        assert isinstance(head, ClosedFormHead)
+        head.take_over(model)
+
+    def rerank(self, tag: str, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of `features` from the likeliest for `tag` down, and every row's probability."""
+        model, category = self._instant(), self._category(tag)
+        order, scores = model.rerank(category, torch.from_numpy(features))
+        return order.numpy(), (scores * model.slope[category] + model.intercept[category]).sigmoid().numpy()
+
+    def _instant(self) -> InstantModel:
+        model = self._fitted().instant
+        if model is None:
+            raise UserError(
+                f"Only the method 'instant' learns label by label; this tagger was fitted by '{self.method}'."
+            )
+        return model
+
+    def _category(self, tag: str) -> int:
+        names = self._fitted().categories
+        if tag not in names:
+            raise UserError(f"The tagger does not know '{tag}'; {did_you_mean(tag, names)}")
+        return names.index(tag)
 
     # --- keeping ---
 

@@ -25,7 +25,9 @@ from fewtags.engine.run import Run
 FROZEN = ("train.epochs=1", "train.batch_size=12", "model.train_from=head", "train.precision=fp32")
 RUNS = {
     "an": TinyConfig.make("method=an", *FROZEN),
-    "caldnr": TinyConfig.make("method=caldnr", "train.epochs=1"),  # 5 batches of 7 or 8: shares differ
+    "caldnr": TinyConfig.make("method=caldnr", "method.profile=relative", "train.epochs=1"),  # 5 batches, uneven shares
+    "closed form": TinyConfig.make("method=caldnr", "train.epochs=1"),
+    "instant": TinyConfig.make("method=instant"),
 }
 
 
@@ -108,7 +110,7 @@ def assert_equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
     assert not [name for name in first if not torch.equal(first[name], second[name])]
 
 
-@pytest.mark.parametrize("name", ["an", "caldnr", "broken"])
+@pytest.mark.parametrize("name", ["an", "caldnr", "closed form", "instant", "broken"])
 def test_both_ranks_hold_the_same(name, two):
     """Weights, batch statistics and the method's queues, means and counts, to the last bit."""
     first, second = (load(two / f"{name}-{rank}.pt") for rank in (0, 1))
@@ -125,7 +127,7 @@ def test_the_methods_state_saw_every_image(two, patches):
     np.testing.assert_array_equal(seen.numpy(), known)
 
 
-@pytest.mark.parametrize("name", ["an", "caldnr"])
+@pytest.mark.parametrize("name", ["an", "caldnr", "closed form", "instant"])
 def test_evaluation_counts_every_image_once(name, two):
     first, second = (load(two / f"{name}-{rank}.pt") for rank in (0, 1))
     assert first["num_images"] == second["num_images"] == 12
@@ -142,6 +144,14 @@ def test_two_processes_learn_what_one_does(two, patches, tmp_path):
         torch.testing.assert_close(value, both["model"][name], rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(one["probabilities"], both["probabilities"], rtol=1e-3, atol=1e-4)
     assert one["totals"]["loss"] == pytest.approx(both["totals"]["loss"] / 2, rel=1e-4)
+
+
+def test_two_processes_start_where_one_does(two, patches, tmp_path):
+    """Sums over the images add up, so the closed form does not depend on who saw which image."""
+    config = RUNS["instant"]
+    train_and_keep(config, data_of(config, patches), tmp_path / "run", tmp_path / "one.pt")
+    one, both = load(tmp_path / "one.pt"), load(two / "instant-0.pt")
+    torch.testing.assert_close(one["probabilities"], both["probabilities"], rtol=1e-3, atol=1e-4)
 
 
 def test_a_rank_without_readable_images_does_not_hang_the_others(two):

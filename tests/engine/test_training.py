@@ -51,10 +51,13 @@ def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "train_step", step)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_resumed_run_repeats_the_uninterrupted_one(method, patches, tmp_path, monkeypatch):
+TRAINED = [name for name in METHODS if name != "instant"]
+
+
+@pytest.mark.parametrize(("method", "profile"), [*((name, "default") for name in TRAINED), ("caldnr", "relative")])
+def test_a_resumed_run_repeats_the_uninterrupted_one(method, profile, patches, tmp_path, monkeypatch):
     """Stopped in the middle of an epoch: weights, optimiser and method state end equal to the last bit."""
-    config = TinyConfig.make(f"method={method}", "train.ema=0.9")
+    config = TinyConfig.make(f"method={method}", f"method.profile={profile}", "train.ema=0.9")
     run(config, tmp_path / "whole", patches)
     with monkeypatch.context() as patch:
         stop_after(7, patch)  # epochs have 5 steps
@@ -68,6 +71,18 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(method, patches, tmp_path, 
     different = [name for name in expected if not torch.equal(expected[name], found[name])]
     assert not different
     assert whole["totals"] == parts["totals"]
+
+
+def test_instant_learns_in_one_look_and_is_made_again_where_it_is_resumed(patches, tmp_path):
+    config = TinyConfig.make("method=instant", "data.known=1.0")
+    result = run(config, tmp_path / "run", patches)
+    assert result.last.map > 0.6
+    assert result.best["epoch"] == 0
+    saved = load_model(tmp_path / "run")
+    assert saved.instant.penalty > 0
+    np.testing.assert_allclose(saved.thresholds, saved.instant.thresholds, atol=1e-5)
+    again = run(config, tmp_path / "run", patches, resume=True)
+    assert again.last == result.last
 
 
 def test_training_learns_colours(patches, tmp_path):

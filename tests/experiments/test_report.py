@@ -29,7 +29,7 @@ def runs(patches: Annotations, tmp_path_factory: pytest.TempPathFactory) -> Path
     for method in ("an", "caldnr"):
         for known in (0.3, 0.8):
             source = f"data.source={folder / 'patches.jsonl'}"
-            more = ["method.discover_from_epoch=0"] if method == "caldnr" else []
+            more = ["method.profile=relative", "method.discover_from_epoch=0"] if method == "caldnr" else []
             config = TinyConfig.make(source, f"method={method}", f"data.known={known}", *more)
             train(config, folder / "runs" / f"{method}-{known}", quiet=True)
     return folder / "runs"

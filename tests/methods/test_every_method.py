@@ -19,14 +19,28 @@ def some_labels(num_categories: int, num_images: int = 12) -> torch.Tensor:
     return labels
 
 
-def build(name: str, labels: torch.Tensor) -> Learner:
+# Every method that trains, and its profiles with an objective of their own.
+CASES = [
+    (name, profile)
+    for name, method in METHODS.items()
+    for profile in ("default", *(p for p, settings in method.profiles.items() if "objective" in settings))
+    if objective_class(name, profile).trains
+]
+
+
+def build(name: str, profile: str, labels: torch.Tensor) -> Learner:
     torch.manual_seed(0)
-    config = load_config(overrides=[f"method={name}", *SMALL.get(name, [])])
+    config = load_config(overrides=[f"method={name}", f"method.profile={profile}", *SMALL.get(name, [])])
     settings = config.head.model_copy(update={"width": 16}) if hasattr(config.head, "width") else config.head
     words = WordVectors(torch.randn(labels.shape[1], 16), "random")
     problem = Problem(tuple(str(c) for c in range(labels.shape[1])), labels, words)
     head = head_class(config.head_name)(settings, 24, problem)
-    return Learner(head, objective_class(name)(config.method, problem, head.feature_dim))
+    objective = objective_class(name, profile)(config.method, problem, head.feature_dim)
+    if head.needs_start and labels.any():
+        with torch.no_grad():
+            objective.start(head.start([Batch(torch.randn(len(labels), 24, 3, 3), labels, torch.arange(len(labels)))]))
+            head.residual.attended_weight.normal_()  # it starts at 0, where queries have no gradient
+    return Learner(head, objective)
 
 
 def step(learner: Learner, labels: torch.Tensor, epoch: int) -> StepResult:
@@ -36,33 +50,33 @@ def step(learner: Learner, labels: torch.Tensor, epoch: int) -> StepResult:
     return result
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_gradients_reach_every_trainable_parameter(name):
+@pytest.mark.parametrize(("name", "profile"), CASES)
+def test_gradients_reach_every_trainable_parameter(name, profile):
     labels = some_labels(5)
-    learner = build(name, labels)
+    learner = build(name, profile, labels)
     step(learner, labels, epoch=6)
     unreached = {key for key, value in learner.named_parameters() if value.grad is None or not value.grad.any()}
     assert unreached <= CANCELLED
 
 
 @pytest.mark.parametrize("kind", ["all unknown", "category without positives", "one category", "1,000 categories"])
-@pytest.mark.parametrize("name", METHODS)
-def test_loss_and_gradients_are_finite(name, kind):
+@pytest.mark.parametrize(("name", "profile"), CASES)
+def test_loss_and_gradients_are_finite(name, profile, kind):
     labels = some_labels({"one category": 1, "1,000 categories": 1000}.get(kind, 5))
     if kind == "all unknown":
         labels = torch.zeros_like(labels)
     elif kind == "category without positives":
         labels[:, 1] = 0
-    learner = build(name, labels)
+    learner = build(name, profile, labels)
     for epoch in (0, 1, 6):  # before, between and after what starts late
         assert step(learner, labels, epoch).total.isfinite()
     assert all(value.grad.isfinite().all() for value in learner.parameters() if value.grad is not None)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_decisions_are_about_unknown_labels_only(name):
+@pytest.mark.parametrize(("name", "profile"), CASES)
+def test_decisions_are_about_unknown_labels_only(name, profile):
     labels = some_labels(5)
-    learner = build(name, labels)
+    learner = build(name, profile, labels)
     for epoch in range(8):
         for mask in step(learner, labels, epoch).decisions.values():
             assert mask.dtype == torch.bool

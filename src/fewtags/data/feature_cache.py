@@ -81,6 +81,7 @@ def cached_batches(
     cache_config: CacheConfig,
     *,
     augment: bool,
+    shuffle: bool | None = None,  # by default where augmented
     batch_size: int,
     seed: int = 0,
     device: torch.device,
@@ -94,7 +95,7 @@ def cached_batches(
         "images": image_stamps(annotations),
         "frozen": backbone.stage_names[: backbone.num_frozen],
         "weights": weights_hash(backbone),
-        "input": input_config.model_dump(exclude={"keep_in_memory"}),
+        "input": input_config.model_dump(exclude={"keep_in_memory", "augment"}),
         "augment": augment,
         "views": views,
         "seed": seed if augment else None,
@@ -110,7 +111,7 @@ def cached_batches(
                 with ticking("Computing features", -(-len(annotations) // CHUNK) * views, quiet=quiet) as ticker:
                     compute(folder, dataset, run, views, cache_config.dtype, ticker)
     distributed.wait_for_all()
-    sampler = EpochBatches(len(annotations), batch_size, shuffle=augment, seed=seed)
+    sampler = EpochBatches(len(annotations), batch_size, shuffle=augment if shuffle is None else shuffle, seed=seed)
     return CachedBatches(FeatureCache.open(folder), torch.from_numpy(annotations.labels), sampler)
 
 

@@ -65,6 +65,7 @@ def image_batches(
     train_config: TrainConfig,
     *,
     augment: bool,
+    shuffle: bool | None = None,  # by default where augmented
     seed: int = 0,
     on_gpu: bool = False,
 ) -> ImageBatches:
@@ -76,7 +77,9 @@ def image_batches(
     if workers is None:
         workers = 0 if keep else min(8, os.cpu_count() or 1)
     dataset = ImageDataset(annotations, input_config, augment=augment, seed=seed, keep=keep)
-    sampler = EpochBatches(len(annotations), train_config.batch_size, shuffle=augment, seed=seed)
+    sampler = EpochBatches(
+        len(annotations), train_config.batch_size, shuffle=augment if shuffle is None else shuffle, seed=seed
+    )
     loader: DataLoader = DataLoader(
         dataset,
         batch_sampler=sampler,

@@ -41,9 +41,10 @@ def describe(run: Run) -> None:
     run.log.say(f"Backbone {config.model.backbone} at {config.input.size} px from {origin}, {state}.")
     if run.problem.words is not None:
         run.log.say(f"Word vectors: {run.problem.words.source}.")
+    epochs = f"{run.num_epochs} epochs" if run.num_epochs else "one look at the images, no training,"
     run.log.say(
         f"Method {config.method_name} ({config.profile} profile) with the {config.head_name} head: "
-        f"{train.epochs} epochs in batches of {train.batch_size * train.accumulate} on {run.device}, "
+        f"{epochs} in batches of {train.batch_size * train.accumulate} on {run.device}, "
         f"seed {config.seed}. Everything goes to {run.folder}."
     )
 

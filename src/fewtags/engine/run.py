@@ -67,9 +67,22 @@ class Run:
         kind = precision_of(self.config.train.precision, self.device)
         return nullcontext() if kind is None else torch.autocast(self.device.type, dtype=kind)
 
+    @property
+    def num_epochs(self) -> int:
+        return self.config.train.epochs if self.learner.objective.trains else 0
+
     def progress(self, step: int | None = None) -> Progress:
         step = self.step if step is None else step
-        return Progress(self.epoch, self.config.train.epochs, step, self.train_batches.num_steps)
+        return Progress(self.epoch, self.num_epochs, step, self.train_batches.num_steps)
+
+    def report_broken(self, broken: dict[int, str], part: Annotations) -> None:
+        for row, reason in broken.items():
+            path = str(part.path(row))
+            if path not in self.broken:
+                self.broken.add(path)
+                self.log.warn(f"Left out: {reason}")
+                with (self.folder / "bad_images.txt").open("a", encoding="utf-8") as out:
+                    out.write(reason + "\n")
 
 
 def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.device, log: RunLog) -> Run:
@@ -90,25 +103,34 @@ def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.devi
         optimizer=build_optimizer(learner, config),
         scaler=torch.amp.GradScaler(device.type, enabled=half),
         ema=ModelEmaV3(learner.model, decay=config.train.ema) if config.train.ema else None,
-        train_batches=make_batches(config, learner, data.train, device, augment=True),
+        train_batches=make_batches(config, learner, data.train, device, training=True),
         log=log,
     )
 
 
 def make_batches(
-    config: RunConfig, learner: Learner, annotations: Annotations, device: torch.device, *, augment: bool
+    config: RunConfig, learner: Learner, annotations: Annotations, device: torch.device, *, training: bool
 ) -> Batches:
-    """Batches of images, or of the frozen stages' maps where they are cached."""
-    model = learner.model
+    """Batches of images, or of the frozen stages' maps where they are cached. Those for training are shuffled."""
+    model, augment = learner.model, training and config.input.augment
     if not model.takes_maps:
         on_gpu = device.type == "cuda"
-        return image_batches(annotations, config.input, config.train, augment=augment, seed=config.seed, on_gpu=on_gpu)
+        return image_batches(
+            annotations,
+            config.input,
+            config.train,
+            augment=augment,
+            shuffle=training,
+            seed=config.seed,
+            on_gpu=on_gpu,
+        )
     return cached_batches(
         annotations,
         model.backbone,
         config.input,
         config.cache,
         augment=augment,
+        shuffle=training,
         batch_size=config.train.batch_size,
         seed=config.seed,
         device=device,
@@ -118,7 +140,7 @@ def make_batches(
 
 def build_learner(config: RunConfig, problem: Problem) -> Learner:
     model = build_classifier(config, problem)
-    kind = objective_class(config.method_name)
+    kind = objective_class(config.method_name, config.profile)
     if kind.needs_features and model.head.feature_dim is None:
         raise UserError(
             f"Method '{config.method_name}' needs category features, and head '{config.head_name}' gives none; "
@@ -133,7 +155,7 @@ def build_learner(config: RunConfig, problem: Problem) -> Learner:
 
 def wrap(learner: Learner, config: RunConfig, device: torch.device) -> nn.Module:
     wrapped: nn.Module = learner
-    if distributed.world_size() > 1:
+    if distributed.world_size() > 1 and any(p.requires_grad for p in learner.parameters()):
         from torch.nn.parallel import DistributedDataParallel
 
         # Method state is reduced before it is written, so buffers need not be sent from rank 0 on each forward.
@@ -157,7 +179,7 @@ def build_optimizer(learner: Learner, config: RunConfig) -> torch.optim.Optimize
         decay = group.get("weight_decay", train.weight_decay)
         groups += split_decay(group["params"], train.lr * scale, decay, train.decay_all)
     kind = torch.optim.AdamW if train.optimizer == "adamw" else torch.optim.Adam
-    return kind([group for group in groups if group["params"]])
+    return kind([group for group in groups if group["params"]] or groups)  # torch wants a group, be it empty
 
 
 def split_decay(params: list[nn.Parameter], lr: float, weight_decay: float, decay_all: bool) -> list[dict[str, Any]]:

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fewtags import distributed
 from fewtags.config import RunConfig
-from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import RunData, prepare_data
 from fewtags.engine.checkpoint import save_checkpoint
 from fewtags.engine.evaluation import measure, predict
@@ -24,9 +23,11 @@ from fewtags.engine.record import describe, load_last, restore, save_run, write_
 from fewtags.engine.run import Measured, Run, build_run, choose_device, make_batches
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.schedule import lr_factor
+from fewtags.engine.start import start_head
 from fewtags.engine.thresholds import choose_thresholds
 from fewtags.errors import DataError, Interrupted, RunFailed
 from fewtags.files import write_json
+from fewtags.methods import objective_class
 from fewtags.methods.base import Batch, Progress, StepResult
 from fewtags.metrics import Scores
 from fewtags.models.build import SavedModel
@@ -57,7 +58,9 @@ def train(
     """Train as `config` says and leave everything in `folder`. With `resume`, go on from its last checkpoint."""
     device = choose_device(config.train.device)
     distributed.start(device.type)
-    checkpoint = load_last(folder) if resume else None
+    # What is not trained has no checkpoints: resuming it makes it again.
+    trains = objective_class(config.method_name, config.profile).trains
+    checkpoint = load_last(folder) if resume and trains else None
     if data is None:
         data = prepare_data(config.data, config.seed)
     log = RunLog(folder, checkpoint["epoch"] if checkpoint else 0, quiet, tensorboard)
@@ -68,8 +71,9 @@ def train(
     else:
         describe(run)
         write_record(run)
+        start_head(run)
     with stop_signals() as stop:
-        while run.epoch < config.train.epochs:
+        while run.epoch < run.num_epochs:
             train_one_epoch(run, stop)
             finish_epoch(run)
     return finish_run(run)
@@ -88,7 +92,7 @@ def train_one_epoch(run: Run, stop: Callable[[], bool]) -> None:
     num_steps = run.train_batches.num_steps
     with run.log.ticking(title, num_steps - run.step) as ticker:
         for loaded in run.train_batches.epoch(run.epoch, run.step):
-            report_broken(run, loaded.broken, run.data.train)
+            run.report_broken(loaded.broken, run.data.train)
             # One rank alone in a step would wait for the others for ever; so it is with stopping below.
             if distributed.everywhere(loaded.batch is not None) and loaded.batch is not None:
                 result = train_step(run, loaded.batch.to(run.device))
@@ -245,11 +249,11 @@ def measure_split(run: Run, split: str) -> Scores | None:
         return None
     if split not in run.latest:
         if split not in run.eval_batches:
-            run.eval_batches[split] = make_batches(run.config, run.learner, part, run.device, augment=False)
+            run.eval_batches[split] = make_batches(run.config, run.learner, part, run.device, training=False)
         batches = run.eval_batches[split]
         with run.log.ticking("Evaluating", batches.num_steps) as ticker:
             predictions = predict(run.model, batches, part.labels.shape, run.device, run.autocast, ticker.step)
-        report_broken(run, predictions.broken, part)
+        run.report_broken(predictions.broken, part)
         run.latest[split] = Measured(measure(predictions, part), predictions)
     return run.latest[split].scores
 
@@ -268,12 +272,14 @@ def summary_of(scores: Scores) -> dict[str, Any]:
 
 def finish_run(run: Run) -> RunResult:
     """Measure the last epoch, choose thresholds, export the model, write result.json."""
-    result: dict[str, Any] = {"epochs": run.epoch, "seconds": round(run.seconds, 1), "best": run.best}
+    result: dict[str, Any] = {"epochs": run.epoch, "seconds": round(run.seconds, 1)}
     last, split = None, None
     for name in ("val", "test"):
         scores = measure_split(run, name)
         if scores is not None:
             last, split, result[name] = scores, name, summary_of(scores)
+            run.best = run.best or {"epoch": run.epoch, "split": name, **result[name]}  # where no epoch was trained
+    result["best"] = run.best
     if distributed.is_main():
         for name, measured in run.latest.items():
             np.savez_compressed(
@@ -289,21 +295,17 @@ def finish_run(run: Run) -> RunResult:
 
 
 def thresholds_of(run: Run) -> np.ndarray:
-    """From the validation images; never from the test set. Without validation images, one half."""
-    if run.data.val is None:
+    """From completely labelled validation images, else the head's own, else from partly labelled validation images.
+
+    Never from the test set. Where there is none of these, one half.
+    """
+    val, own = run.data.val, getattr(run.model.head, "thresholds", None)
+    if own is not None and (val is None or not val.complete):
+        return own.cpu().numpy()
+    if val is None:
         return np.full(run.problem.num_categories, 0.5)
     predictions = run.latest["val"].predictions
-    return choose_thresholds(predictions.probabilities[predictions.read], run.data.val.labels[predictions.read])
-
-
-def report_broken(run: Run, broken: dict[int, str], part: Annotations) -> None:
-    for row, reason in broken.items():
-        path = str(part.path(row))
-        if path not in run.broken:
-            run.broken.add(path)
-            run.log.warn(f"Left out: {reason}")
-            with (run.folder / "bad_images.txt").open("a", encoding="utf-8") as out:
-                out.write(reason + "\n")
+    return choose_thresholds(predictions.probabilities[predictions.read], val.labels[predictions.read])
 
 
 # --- stopping ---

@@ -66,7 +66,7 @@ def build(config: RunConfig, folder: Path, data: RunData, log: RunLog) -> Run:
 @torch.inference_mode()
 def pooled_features(run: Run, part: Annotations) -> tuple[Tensor, np.ndarray]:
     """[M, D] features of the readable images, and their rows."""
-    batches = make_batches(run.config, run.learner, part, run.device, augment=False)
+    batches = make_batches(run.config, run.learner, part, run.device, training=False)
     model, features, rows = run.learner.model.eval(), [], []
     with run.log.ticking("Pooling features", batches.num_steps) as ticker:
         for loaded in batches.epoch():

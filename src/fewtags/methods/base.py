@@ -1,6 +1,7 @@
 """The whole contract between the engine and a method.
 
-A method is a head (in `fewtags.models`) and an Objective. One training step is
+A method is a head (in `fewtags.models`) and an Objective. Before training, a head that says `needs_start` sees the
+plain training images once (`Learner.start`). One training step is
 
     outputs = model(batch.images)                       Outputs: logits, and features where the head gives them
     objective.observe(batch, outputs, progress)         writes state; no gradient
@@ -13,7 +14,7 @@ state is reduced (`fewtags.distributed`) before it is written, so that it is ali
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -86,6 +87,14 @@ class Outputs:
 
 
 @dataclass(frozen=True)
+class Start:
+    """What a head learned from its one look at the training images, before the first step."""
+
+    known_proportion: Tensor  # [C] share of the present labels that are known
+    sentence: str  # for the log
+
+
+@dataclass(frozen=True)
 class Progress:
     """Where training is. Epochs and steps count from 0; people are shown epoch + 1."""
 
@@ -120,11 +129,15 @@ class Objective(nn.Module):
         pass
 
     needs_features: ClassVar[bool] = False  # needs Outputs.features, so a decoupled or graph head
+    trains: ClassVar[bool] = True  # False where the head's start is all there is: no epoch is trained
 
     def __init__(self, config: Settings, problem: Problem, feature_dim: int | None):
         super().__init__()
         self.config: Any = config
         self.problem_size = (problem.num_images, problem.num_categories)
+
+    def start(self, start: Start) -> None:
+        """Before the first epoch of a new run, with a head that `needs_start`; what is kept must be a buffer."""
 
     def start_epoch(self, progress: Progress) -> None:
         """Before the first step of an epoch (not called when resuming in the middle of one)."""
@@ -156,6 +169,13 @@ class Learner(nn.Module):
         super().__init__()
         self.model = model
         self.objective = objective
+
+    @torch.no_grad()
+    def start(self, batches: Iterable[Batch]) -> Start:
+        """See every training image once, as feature maps [B, D, h, w] of the plain view."""
+        found = self.model.head.start(batches)
+        self.objective.start(found)
+        return found
 
     def forward(self, batch: Batch, progress: Progress) -> StepResult:
         outputs: Outputs = self.model(batch.images)

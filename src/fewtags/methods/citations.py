@@ -71,3 +71,11 @@ CALDNR = """@article{pu2024category,
   note   = {arXiv:2211.07846; IEEE Transactions on Multimedia, doi 10.1109/TMM.2024.3395901},
   year   = {2024}
 }"""
+
+ELKAN_NOTO = """@inproceedings{elkan2008learning,
+  title = {Learning Classifiers from Only Positive and Unlabeled Data},
+  author = {Elkan, Charles and Noto, Keith},
+  booktitle = {Proceedings of the 14th ACM SIGKDD International Conference on Knowledge Discovery and Data Mining},
+  pages = {213--220},
+  year = {2008}
+}"""

@@ -24,11 +24,18 @@ from torch import Tensor
 from fewtags.data.annotations import ABSENT, PRESENT, UNKNOWN
 from fewtags.distributed import sum_across_ranks
 from fewtags.errors import DataError, UserError
+from fewtags.methods.base import Objective
 
 PENALTIES = (0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0, 7.0, 12.0, 20.0, 35.0)  # the mean eigenvalue of X'X/N is 1
 _CATEGORIES_FOR_PENALTY = 256  # one number is chosen: these many categories, evenly spaced, are enough to tell it
 _ENTRIES_AT_ONCE = 2**22  # scores are made for groups of categories of about this many entries: bounds the memory
 _IMAGES_AT_ONCE = 8192
+
+
+class Instant(Objective):
+    """The method: when the head (`models.closed_form`) has seen the images it is done, and nothing is trained."""
+
+    trains = False
 
 
 def unit_length(features: Tensor) -> Tensor:
@@ -64,6 +71,16 @@ class InstantStatistics:
         self.second_moment += x.T @ x
         self.category_count += positive.sum(0, dtype=torch.float64)
         self.category_total += positive.T @ x
+
+    def relabelled(self, features: Tensor, weights: Tensor) -> InstantStatistics:
+        """The same images with other labels: only the categories' sums are made anew, from `features` [N, D]."""
+        other = InstantStatistics.__new__(InstantStatistics)
+        vars(other).update(vars(self))
+        other.category_count = weights.sum(0, dtype=torch.float64)
+        other.category_total = torch.zeros_like(self.category_total)
+        for rows in _slices(len(features), _IMAGES_AT_ONCE):
+            other.category_total += weights[rows].T.float() @ unit_length(features[rows])
+        return other
 
     def merge(self, other: InstantStatistics) -> None:
         """Add what was gathered from other images."""
@@ -158,18 +175,22 @@ class InstantModel:
         known_proportion: float | Tensor | None = None,
         weights: Tensor | None = None,
         penalties: tuple[float, ...] = PENALTIES,
+        basis: Basis | None = None,
+        one_curve: bool = False,
     ) -> InstantModel:
         """Choose the penalty and calibrate, by leave-one-out over `features` [N, D] with `labels` [N, C].
 
         The images may be some of those that made `statistics`. `weights` [N, C] are how much they counted there,
         where that is not one for each known positive. Without `known_proportion` it is estimated from the labels.
+        The `basis` does not depend on labels, so that of an earlier fit to the same images may be given. With
+        `one_curve` all categories share slope and intercept.
         """
         if not (labels == PRESENT).any():
             raise DataError("No label is known to be present; an instant tagger needs at least one known positive.")
-        basis = Basis.of(statistics)
+        basis = Basis.of(statistics) if basis is None else basis
         evidence = _Evidence(statistics, basis, basis.rotate(features), labels, weights)
         model = cls(statistics, basis, evidence.best_penalty(penalties))
-        model._calibrate(evidence, known_proportion)
+        model._calibrate(evidence, known_proportion, one_curve)
         return model
 
     @property
@@ -214,7 +235,7 @@ class InstantModel:
 
     # --- calibration ---
 
-    def _calibrate(self, evidence: _Evidence, known_proportion: float | Tensor | None) -> None:
+    def _calibrate(self, evidence: _Evidence, known_proportion: float | Tensor | None, one_curve: bool) -> None:
         if known_proportion is None:
             known_proportion = evidence.known_proportion(self.penalty)
         self.known_proportion[:] = torch.as_tensor(known_proportion)
@@ -222,7 +243,12 @@ class InstantModel:
             raise UserError(f"The known proportion should be over 0 and at most 1, not {known_proportion}.")
         for some in evidence.groups():
             scores, labels = evidence.scores(some, self.penalty), evidence.labels[:, some]
-            self.slope[some], self.intercept[some] = calibrate(scores, labels, self.known_proportion[some])
+            if not one_curve:
+                self.slope[some], self.intercept[some] = calibrate(scores, labels, self.known_proportion[some])
+            elif some.start == 0:  # these many categories are enough to tell two numbers
+                proportion = self.known_proportion[some].mean(0, keepdim=True)
+                slope, intercept = calibrate(scores.reshape(-1, 1), labels.reshape(-1, 1), proportion)
+                self.slope[:], self.intercept[:] = slope, intercept
             self.thresholds[some] = expected_f1_thresholds(self._left_out_probabilities(evidence, some))
 
     def _left_out_probabilities(self, evidence: _Evidence, categories: slice) -> Tensor:

@@ -15,8 +15,10 @@ from fewtags.config import RunConfig, resolve
 from fewtags.errors import UserError
 from fewtags.files import write_json, written_whole
 from fewtags.methods.base import Problem, WordVectors
+from fewtags.methods.instant import InstantModel
 from fewtags.models.backbones import create_backbone
 from fewtags.models.classifier import Classifier, Neck
+from fewtags.models.closed_form import ClosedFormHead
 from fewtags.models.heads import head_class
 from fewtags.models.tensor_files import first_line
 from fewtags.models.words import find_word_vectors
@@ -50,13 +52,21 @@ def build_classifier(config: RunConfig, problem: Problem, *, load_weights: bool 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """All that prediction needs, as it is kept in a folder: `model.safetensors` and `tagger.json`."""
+    """All that prediction needs, as it is kept in a folder: `model.safetensors` and `tagger.json`.
+
+    Beside them the method `instant` keeps `instant.safetensors`, the sums that it needs to take in more labels.
+    """
 
     classifier: Classifier
     config: RunConfig
     categories: list[str]
     thresholds: np.ndarray  # [C] a tag is given where its probability reaches this
     word_vectors: tuple[int, bool] | None  # their length and whether they were learned, where the head has any
+
+    @property
+    def instant(self) -> InstantModel | None:
+        """The closed form, where it is the whole model."""
+        return getattr(self.classifier.head, "instant", None)
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,6 +81,9 @@ class SavedModel:
         weights = {name: tensor.contiguous() for name, tensor in self.classifier.state_dict().items()}
         with written_whole(folder / "model.safetensors") as beside:
             save_file(weights, beside)
+        if self.instant is not None:
+            with written_whole(folder / "instant.safetensors") as beside:
+                save_file({name: tensor.contiguous() for name, tensor in self.instant.state_dict().items()}, beside)
         write_json(folder / "tagger.json", about)
 
 
@@ -86,9 +99,12 @@ def load_model(folder: str | Path) -> SavedModel:
         words = WordVectors(torch.zeros(len(categories), dim), "the saved model", learned)
     problem = Problem(tuple(categories), torch.zeros(1, len(categories), dtype=torch.int8), words)
     classifier = build_classifier(config, problem, load_weights=False)
-    file = folder / "model.safetensors"
+    file, sums = folder / "model.safetensors", folder / "instant.safetensors"
     try:
         classifier.load_state_dict(load_file(file))
+        if isinstance(classifier.head, ClosedFormHead) and sums.is_file():
+            file = sums
+            classifier.head.instant = InstantModel.from_state_dict(load_file(sums))
     except Exception as error:
         raise UserError(f"{file} is missing, damaged or does not fit tagger.json ({first_line(error)}).") from error
     return SavedModel(classifier.eval(), config, categories, np.array(about["thresholds"]), about["word_vectors"])

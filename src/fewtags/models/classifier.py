@@ -28,6 +28,9 @@ class Classifier(nn.Module):
         self.head = head
         self.takes_maps = False  # set where the frozen stages' maps are given instead of images
 
+    def feature_map(self, images: Tensor) -> Tensor:
+        """[B, D, h, w], what the head sees."""
+        return self.neck(self.backbone.forward_trainable(images) if self.takes_maps else self.backbone(images))
+
     def forward(self, images: Tensor) -> Outputs:
-        maps = self.backbone.forward_trainable(images) if self.takes_maps else self.backbone(images)
-        return self.head(self.neck(maps))
+        return self.head(self.feature_map(images))

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fewtags.errors import UserError, did_you_mean
-from fewtags.methods.base import Outputs, Problem
+from fewtags.methods.base import Batch, Outputs, Problem, Start
 from fewtags.settings import Settings
 
 HEADS = {
     "linear": "fewtags.models.heads:LinearHead",
     "decoupled": "fewtags.models.decoupling:DecoupledHead",
     "graph": "fewtags.models.graph:GraphHead",
+    "closed_form": "fewtags.models.closed_form:ClosedFormHead",
 }
 
 
@@ -26,11 +28,16 @@ class Head(nn.Module):
         pass
 
     needs_words = False  # wants Problem.words
+    needs_start = False  # wants to see the training images once before the first epoch
     feature_dim: int | None = None  # width of Outputs.features, None where it gives none
 
     def __init__(self, config: Settings, in_channels: int, problem: Problem):
         super().__init__()
         self.config: Any = config
+
+    def start(self, batches: Iterable[Batch]) -> Start:
+        """Only where `needs_start`: every training image once, its plain view as a feature map in `Batch.images`."""
+        raise NotImplementedError
 
     def forward(self, feature_map: Tensor) -> Outputs:
         raise NotImplementedError

@@ -1,0 +1,41 @@
+"""Before the first epoch: a head that starts from the data sees every training image once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import torch
+
+from fewtags.engine.run import Run, make_batches
+from fewtags.methods.base import Batch
+
+
+def start_head(run: Run) -> None:
+    """One pass over the plain view of the training images, where the head wants it."""
+    model = run.learner.model
+    if not model.head.needs_start:
+        return
+    started = time.monotonic()
+    was_training = model.training
+    model.eval()
+    run.log.say(run.learner.start(plain_maps(run)).sentence)
+    model.train(was_training)
+    if run.ema is not None:
+        run.ema.set(model)
+    run.seconds += time.monotonic() - started
+
+
+@torch.no_grad()
+def plain_maps(run: Run) -> Iterator[Batch]:
+    """The training images as feature maps behind the neck, without augmentation."""
+    batches = make_batches(run.config, run.learner, run.data.train, run.device, training=False)
+    with run.log.ticking("First look at the images", batches.num_steps) as ticker:
+        for loaded in batches.epoch():
+            ticker.step()
+            run.report_broken(loaded.broken, run.data.train)
+            if loaded.batch is not None:
+                batch = loaded.batch.to(run.device)
+                with run.autocast():
+                    maps = run.learner.model.feature_map(batch.images)
+                yield Batch(maps, batch.labels, batch.index)

@@ -1,0 +1,88 @@
+"""CALD, CANR and CATU without thresholds: every unknown label is trained as the probability that it is present.
+
+The paper decides by thresholds on a similarity. Here the similarity is the model's own logit z, which starts at the
+closed form (the whitened similarity to the known positives' mean), calibrated per category. With p the share of present
+labels that are known, a label of which nobody said anything is present with probability
+
+    q = (1 - p) s / (1 - p s),    s = sigmoid(z)
+
+    CALD    trains it as present, with weight q:                -q log s
+    CANR    trains it as absent, with weight 1 - q, not 1:      -(1 - q) log (1 - s)
+    CATU    the curve from similarity to s is each category's own, and moves while training runs
+
+Together they are the cross-entropy to q, whose gradient s - q vanishes where a label is surely hidden (s near 1) and is
+that of assumed negatives where it is surely not; it equals the gradient of the likelihood of "not known", 1 - p s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fewtags.distributed import sum_across_ranks
+from fewtags.methods.base import Batch, Objective, Outputs, Problem, Progress, Start, StepResult
+from fewtags.methods.instant import soften
+from fewtags.settings import Settings
+
+
+class PosteriorLabels(Objective):
+    class Config(Settings):
+        discover: bool = True
+        """CALD: unknown labels train as present, as far as they probably are."""
+        reject: bool = True
+        """CANR: unknown labels train as absent only as far as they probably are; otherwise fully."""
+        known_proportion: float | None = Field(None, gt=0, le=1)
+        """Share of the present labels that are known; by default what the head estimated at its start."""
+
+    known_proportion: Tensor
+    totals: Tensor
+
+    def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
+        super().__init__(config, problem, feature_dim)
+        # Before a start, and with a head that has none: half of the labels, the middle of what the field measures.
+        self.register_buffer("known_proportion", torch.full((problem.num_categories,), config.known_proportion or 0.5))
+        self.register_buffer("totals", torch.zeros(4, problem.num_categories))
+
+    def start(self, start: Start) -> None:
+        if self.config.known_proportion is None:
+            self.known_proportion.copy_(start.known_proportion)
+
+    def start_epoch(self, progress: Progress) -> None:
+        self.totals.zero_()
+
+    def observe(self, batch: Batch, outputs: Outputs, progress: Progress) -> None:
+        known, unknown = batch.labels == 1, batch.labels == 0
+        probability = outputs.logits.sigmoid()
+        sides = torch.stack([known * probability, known, unknown * probability, unknown]).sum(1)
+        self.totals += sum_across_ranks(sides)
+
+    def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
+        logits, labels = outputs.logits, batch.labels
+        present = soften(logits.detach().sigmoid(), labels, self.known_proportion)
+        unknown = labels == 0
+        as_present, as_absent = F.softplus(-logits), F.softplus(logits)  # -log s, -log (1 - s)
+        losses = {"known": as_present * (labels == 1) + as_absent * (labels == -1)}
+        losses["assumed"] = as_absent * unknown * (1 - present if self.config.reject else 1)
+        if self.config.discover:
+            losses["discovered"] = as_present * unknown * present
+        # Summed over categories: the size that one image's loss has does not depend on how many there are.
+        means = {name: loss.sum(1).mean() for name, loss in losses.items()}
+        probable = unknown & (present >= 0.5)
+        decisions = {"found": probable} if self.config.discover else {}
+        decisions |= {"rejected": probable} if self.config.reject else {}
+        return StepResult(means, {name: mask.sum() for name, mask in decisions.items()}, decisions)
+
+    def category_stats(self, progress: Progress) -> Mapping[str, Tensor]:
+        known_sum, known, unknown_sum, unknown = self.totals
+        return {
+            "p_known": known_sum / known.clamp(min=1),
+            "p_unknown": unknown_sum / unknown.clamp(min=1),
+            "known_proportion": self.known_proportion,
+        }
+
+    def epoch_stats(self, progress: Progress) -> Mapping[str, float]:
+        return {name: values.mean().item() for name, values in self.category_stats(progress).items()}

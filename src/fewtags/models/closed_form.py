@@ -1,0 +1,226 @@
+"""A head that starts at the closed form of `methods.instant`, made in one look at the images, and may learn the rest.
+
+    logits = instant(pooled map)                      fixed once it is made; the method `instant` is nothing else
+           + W' x + b                                 what training adds: x is the whitened pooled feature,
+           + v_c . sum_l attention_cl y_l             y_l the whitened windows of the map, looked at by each category
+
+W, b and v start at 0 and the categories' queries at the mean of their known positives, so training begins exactly at
+the closed form, and weight decay draws back to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from fewtags import distributed
+from fewtags.data.annotations import PRESENT
+from fewtags.errors import DataError
+from fewtags.methods.base import Batch, Outputs, Problem, Start
+from fewtags.methods.instant import Basis, InstantModel, InstantStatistics, unit_length
+from fewtags.models.heads import Head
+from fewtags.settings import Settings
+
+KEEP = 2**28  # numbers: so many images' pooled features are kept to choose the penalty and to calibrate by (1 GB)
+WINDOW_ROWS = 30_000  # windows that the directions of the whitened windows are taken from
+SHARPER = 3.0  # labels are guessed with a penalty smaller by this factor
+REFINED_PENALTY = 1.0  # of the fit to guessed labels, which are many: no longer chosen
+WHITENING = 2.0  # added to the eigenvalues where features are whitened for the residual
+
+
+class ClosedFormHead(Head):
+    class Config(Settings):
+        known_proportion: float | None = Field(None, gt=0, le=1)
+        """Share of the present labels that are known; by default it is estimated from the labels."""
+        refine: bool = False
+        """Fit a second time, with the probability of every unknown label counted as that much of a positive."""
+        calibration: str = Field("category", pattern="^(category|shared)$")
+        """From scores to probabilities with a curve per category, or with one that all share."""
+        residual: bool = False
+        """Learn on top of the closed form, in training."""
+        dropout: float = Field(0.5, ge=0, lt=1)
+        """Share of the residual's inputs dropped in training."""
+        window: int = Field(3, ge=1)
+        """Side of the windows of the map that the residual attends to."""
+        width: int = Field(512, ge=1)
+        """Directions of the windows that are kept, those of most variance first."""
+
+    needs_start = True
+
+    weight: Tensor
+    bias: Tensor
+    thresholds: Tensor
+
+    def __init__(self, config: Config, in_channels: int, problem: Problem):
+        super().__init__(config, in_channels, problem)
+        self.num_images = problem.num_images
+        self.instant: InstantModel | None = None  # after `start`, where the closed form is the whole model
+        self.register_buffer("weight", torch.zeros(problem.num_categories, in_channels))  # of unit-length features
+        self.register_buffer("bias", torch.zeros(problem.num_categories))
+        self.register_buffer("thresholds", torch.full((problem.num_categories,), 0.5))
+        self.residual = Residual(config, in_channels, problem.num_categories) if config.residual else None
+        self.feature_dim = self.residual.width if self.residual is not None else None
+
+    def forward(self, feature_map: Tensor) -> Outputs:
+        pooled = unit_length(feature_map.float().mean((2, 3)))  # [B, D]
+        logits = pooled @ self.weight.T + self.bias
+        if self.residual is None:
+            return Outputs(logits)
+        more, features, attention = self.residual(pooled, feature_map.float())
+        return Outputs(logits + more, features, attention)
+
+    def take_over(self, model: InstantModel) -> None:
+        """Give the logits and thresholds of `model` from now on."""
+        self.weight.copy_(model.slope[:, None] * model.weights)
+        self.bias.copy_(model.intercept - model.slope * (model.weights @ model.basis.mean))
+        self.thresholds.copy_(model.thresholds)
+
+    # --- the start ---
+
+    def start(self, batches: Iterable[Batch]) -> Start:
+        seen = Sight(len(self.bias), self.weight.shape[1], self.num_images, self.residual)
+        for batch in batches:
+            seen.add(batch)
+        statistics, features, labels = seen.everything()
+        one_curve = self.config.calibration == "shared"
+        first = InstantModel.fit(statistics, features, labels, self.config.known_proportion, one_curve=one_curve)
+        model = self._refined(first, features, labels) if self.config.refine else first
+        self.take_over(model)
+        if self.residual is None:
+            self.instant = model
+        else:
+            self.residual.start(first.basis, *seen.windows())
+        return Start(
+            first.known_proportion.to(self.bias.device),
+            f"Closed form from {int(statistics.count):,} images: penalty {first.penalty:g}, about "
+            f"{float(first.known_proportion.mean()):.0%} of the tags that apply are known "
+            f"({'given' if self.config.known_proportion else 'estimated'}).",
+        )
+
+    def _refined(self, first: InstantModel, features: Tensor, labels: Tensor) -> InstantModel:
+        """One round of self-labelling. Every unknown label counts as its probability, judged without itself."""
+        known = first.known_proportion
+        again = partial(InstantModel.fit, basis=first.basis, one_curve=self.config.calibration == "shared")
+        sharp = again(first.statistics, features, labels, known, penalties=(first.penalty / SHARPER,))
+        soft = sharp.soft_labels(features, labels)
+        statistics = first.statistics.relabelled(features, soft)
+        return again(statistics, features, labels, known, weights=soft, penalties=(REFINED_PENALTY,))
+
+
+class Residual(nn.Module):
+    """What is learned on top: zero for every image at the start."""
+
+    first_query: Tensor
+
+    def __init__(self, config: ClosedFormHead.Config, in_channels: int, num_categories: int):
+        super().__init__()
+        self.window, self.width = config.window, min(config.width, in_channels)
+        self.whiten = Whiten(in_channels, in_channels)
+        self.whiten_windows = Whiten(in_channels, self.width)
+        self.register_buffer("first_query", torch.zeros(num_categories, self.width))
+        self.query = nn.Parameter(torch.zeros(num_categories, self.width))  # what is added to the first one
+        self.pooled_weight = nn.Parameter(torch.zeros(num_categories, in_channels))
+        self.attended_weight = nn.Parameter(torch.zeros(num_categories, self.width))
+        self.bias = nn.Parameter(torch.zeros(num_categories))
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, pooled: Tensor, feature_map: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What to add to the logits [B, C], each category's feature [B, C, width], its attention [B, C, h', w']."""
+        windows, shape = self.unit_windows(feature_map)
+        windows = self.whiten_windows(windows)  # [B, L, width]
+        attention = (windows @ (self.first_query + self.query).T).softmax(1).transpose(1, 2)  # [B, C, L]
+        features = attention @ windows
+        logits = self.dropout(self.whiten(pooled)) @ self.pooled_weight.T + self.bias
+        logits = logits + torch.einsum("bcd,cd->bc", self.dropout(features), self.attended_weight)
+        return logits, features, attention.unflatten(2, shape)
+
+    def unit_windows(self, feature_map: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """[B, L, D] averages over windows at every location, of unit length, and the shape h', w' of their grid."""
+        height, width = feature_map.shape[2:]
+        each = torch.eye(height * width).to(feature_map).view(-1, 1, height, width)
+        shares = F.avg_pool2d(each, (min(self.window, height), min(self.window, width)), stride=1)  # [h*w, 1, h', w']
+        # As a product this is seven times faster than pooling the map, whose channels come first.
+        windows = shares.flatten(1).T @ feature_map.flatten(2).transpose(1, 2)
+        return unit_length(windows), (shares.shape[2], shares.shape[3])
+
+    def start(self, basis: Basis, window_basis: Basis, prototypes: Tensor) -> None:
+        """Whitening and first queries; `prototypes` [C, D] are the mean unit-length windows of known positives."""
+        self.whiten.set(basis)
+        self.whiten_windows.set(window_basis)
+        known = prototypes.any(1, keepdim=True)
+        query = torch.where(known, self.whiten_windows(prototypes.to(self.first_query)), 0.0)
+        self.first_query.copy_(F.normalize(query, dim=1))
+
+
+class Whiten(nn.Module):
+    """Features in the eigenbasis, divided by the square root of the eigenvalues: all directions count about alike."""
+
+    mean: Tensor
+    transform: Tensor
+
+    def __init__(self, in_channels: int, width: int):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(in_channels))
+        self.register_buffer("transform", torch.zeros(in_channels, width))
+
+    def set(self, basis: Basis) -> None:
+        width = self.transform.shape[1]
+        vectors, values = basis.vectors[:, -width:], basis.values[-width:]  # eigenvalues rise
+        self.mean.copy_(basis.mean)
+        self.transform.copy_(vectors / basis.scale[:, None] / (values + WHITENING).sqrt())
+
+    def forward(self, features: Tensor) -> Tensor:
+        return (features - self.mean) @ self.transform
+
+
+class Sight:
+    """What is gathered from the batches of maps: sums over all images, and a sample of their pooled features."""
+
+    def __init__(self, num_categories: int, in_channels: int, num_images: int, residual: Residual | None):
+        self.residual = residual
+        self.statistics = InstantStatistics(num_categories, in_channels)
+        self.window_statistics = InstantStatistics(num_categories, in_channels if residual is not None else 0)
+        self.window_total = torch.zeros(num_categories, in_channels, dtype=torch.float64)
+        draws = torch.rand(num_images, generator=torch.Generator().manual_seed(0))
+        self.kept = draws < KEEP / in_channels / max(num_images, 1)
+        self.draws = draws
+        self.features: list[Tensor] = []
+        self.labels: list[Tensor] = []
+        self.index: list[Tensor] = []
+
+    def add(self, batch: Batch) -> None:
+        pooled, labels, index = batch.images.float().mean((2, 3)).cpu(), batch.labels.cpu(), batch.index.cpu()
+        self.statistics.add(pooled, labels)
+        kept = self.kept[index]
+        for held, rows in ((self.features, pooled), (self.labels, labels), (self.index, index)):
+            held.append(rows[kept])
+        if self.residual is not None:
+            self._add_windows(batch.images.float(), labels, index)
+
+    def _add_windows(self, maps: Tensor, labels: Tensor, index: Tensor) -> None:
+        assert self.residual is not None
+        windows = self.residual.unit_windows(maps)[0].cpu()  # [B, L, D]
+        self.window_total += (labels == PRESENT).double().T @ windows.mean(1).double()
+        sample = self.draws[index] < WINDOW_ROWS / windows.shape[1] / len(self.draws)
+        rows = windows[sample].flatten(0, 1)
+        self.window_statistics.add(rows, torch.zeros(len(rows), len(self.window_total)))
+
+    def everything(self) -> tuple[InstantStatistics, Tensor, Tensor]:
+        """Sums, features and labels of all processes; the rows in their own order, however they were dealt out."""
+        if not self.index:
+            raise DataError("Not a single training image could be read.")
+        index = distributed.gather_rows(torch.cat(self.index))
+        order = index.argsort()
+        features, labels = (distributed.gather_rows(torch.cat(part))[order] for part in (self.features, self.labels))
+        return self.statistics.across_ranks(), features, labels
+
+    def windows(self) -> tuple[Basis, Tensor]:
+        """The windows' eigenbasis and the mean window of each category's known positives [C, D]."""
+        count = self.statistics.across_ranks().category_count
+        total = distributed.sum_across_ranks(self.window_total)
+        return Basis.of(self.window_statistics.across_ranks()), (total / count.clamp(min=1)[:, None]).float()

@@ -1,0 +1,87 @@
+"""CALD and CANR as probabilities: the two terms, what they are together, and their limits."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fewtags.methods.base import Batch, Outputs, Problem, Progress, Start
+from fewtags.methods.posterior import PosteriorLabels
+
+PROGRESS = Progress(0, 6, 0, 10)
+KNOWN = 0.3
+
+
+def objective(labels, **settings):
+    problem = Problem(tuple("abcd"), labels)
+    made = PosteriorLabels(PosteriorLabels.Config(**settings), problem, None)
+    made.start(Start(torch.full((4,), KNOWN), "estimated"))
+    return made
+
+
+@pytest.fixture
+def step():
+    torch.manual_seed(0)
+    labels = (torch.rand(8, 4) < 0.3).to(torch.int8)
+    return Batch(torch.zeros(8, 1), labels, torch.arange(8)), torch.randn(8, 4, requires_grad=True)
+
+
+def hidden_probability(logits):
+    """P(present | not known), by Bayes' rule."""
+    present, absent = logits.sigmoid() * (1 - KNOWN), 1 - logits.sigmoid()
+    return present / (present + absent)
+
+
+def test_gradient_is_that_of_the_likelihood_of_what_is_known_and_what_is_not(step):
+    batch, logits = step
+    (gradient,) = torch.autograd.grad(objective(batch.labels).loss(batch, Outputs(logits), PROGRESS).total, logits)
+    chance = KNOWN * logits.sigmoid()  # of being known
+    known = batch.labels == 1
+    likelihood = torch.where(known, chance, 1 - chance).log().sum(1).mean()
+    (expected,) = torch.autograd.grad(-likelihood, logits)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_cald_adds_the_discovered_term_and_canr_weighs_the_assumed_one(step):
+    batch, logits = step
+    q, unknown = hidden_probability(logits), batch.labels == 0
+    as_present = (q * F.softplus(-logits) * unknown).sum(1).mean()
+    as_absent, weighed = (F.softplus(logits) * unknown).sum(1).mean(), (F.softplus(logits) * unknown * (1 - q))
+    for discover in (False, True):
+        for reject in (False, True):
+            losses = objective(batch.labels, discover=discover, reject=reject).loss(batch, Outputs(logits), PROGRESS)
+            torch.testing.assert_close(losses.losses["assumed"], weighed.sum(1).mean() if reject else as_absent)
+            assert ("discovered" in losses.losses) == discover
+            if discover:
+                torch.testing.assert_close(losses.losses["discovered"], as_present)
+            decided = [name for name, on in (("found", discover), ("rejected", reject)) if on]
+            assert list(losses.decisions) == decided
+
+
+def test_without_both_it_is_assume_negative(step):
+    batch, logits = step
+    loss = objective(batch.labels, discover=False, reject=False).loss(batch, Outputs(logits), PROGRESS).total
+    expected = F.binary_cross_entropy_with_logits(logits, (batch.labels == 1).float(), reduction="none").sum(1).mean()
+    torch.testing.assert_close(loss, expected)
+
+
+def test_where_every_label_is_known_unknown_means_absent(step):
+    batch, logits = step
+    loss = objective(batch.labels, known_proportion=1.0).loss(batch, Outputs(logits), PROGRESS).total
+    expected = F.binary_cross_entropy_with_logits(logits, (batch.labels == 1).float(), reduction="none").sum(1).mean()
+    torch.testing.assert_close(loss, expected)
+
+
+def test_found_are_the_unknown_labels_that_are_more_likely_hidden_than_absent(step):
+    batch, logits = step
+    batch.labels[0, 0] = -1
+    found = objective(batch.labels).loss(batch, Outputs(10 * logits), PROGRESS).decisions["found"]
+    assert not found[batch.labels != 0].any()
+    sure = (batch.labels == 0) & (10 * logits > 3)
+    assert sure.any()
+    assert found[sure].all()
+
+
+def test_what_the_head_estimated_is_kept_with_the_state_unless_it_is_given(step):
+    batch, _ = step
+    assert objective(batch.labels).state_dict()["known_proportion"].tolist() == pytest.approx([KNOWN] * 4)
+    assert objective(batch.labels, known_proportion=0.8).known_proportion.tolist() == pytest.approx([0.8] * 4)

@@ -1,0 +1,120 @@
+"""The head that starts at the closed form: equal to it, refined by what it finds, and learning from zero on."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fewtags.models.closed_form as module
+from fewtags.methods.base import Batch, Problem
+from fewtags.methods.instant import InstantModel, InstantStatistics
+from fewtags.metrics import mean_average_precision
+from fewtags.models.closed_form import ClosedFormHead
+
+DIM, NUM, CATEGORIES = 24, 600, 4
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Maps in which a present category shows at one location, the truth, and labels of which a fifth is known."""
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(CATEGORIES, DIM, generator=generator)
+    truth = torch.rand(NUM, CATEGORIES, generator=generator) < 0.25
+    maps = torch.randn(NUM, DIM, 5, 4, generator=generator) + 2
+    for image, category in truth.nonzero():
+        row, column = (int(torch.randint(0, side, (), generator=generator)) for side in (5, 4))
+        maps[image, :, row, column] += 8 * directions[category]
+    known = torch.rand(truth.shape, generator=generator) < 0.2
+    return maps, truth, (truth & known).to(torch.int8)
+
+
+def batches(world, size=64):
+    maps, _, labels = world
+    return [Batch(maps[rows], labels[rows], rows) for rows in torch.arange(len(maps)).split(size)]
+
+
+def started(world, **settings):
+    labels = world[2]
+    torch.manual_seed(0)
+    head = ClosedFormHead(ClosedFormHead.Config(**settings), DIM, Problem(tuple("abcd"), labels)).eval()
+    with torch.no_grad():
+        return head, head.start(batches(world))
+
+
+def test_after_the_start_it_gives_the_closed_form_of_the_pooled_map(world):
+    maps, _, labels = world
+    head, start = started(world)
+    pooled = maps.mean((2, 3))
+    model = InstantModel.fit(InstantStatistics.of(pooled, labels), pooled, labels)
+    torch.testing.assert_close(head(maps).logits.sigmoid(), model.probabilities(pooled), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(start.known_proportion, model.known_proportion)
+    torch.testing.assert_close(head.thresholds, model.thresholds, rtol=1e-3, atol=1e-4)
+
+
+def test_the_order_and_size_of_batches_do_not_matter(world):
+    head, _ = started(world)
+    other = ClosedFormHead(ClosedFormHead.Config(), DIM, Problem(tuple("abcd"), world[2])).eval()
+    with torch.no_grad():
+        other.start(reversed(batches(world, 50)))
+    torch.testing.assert_close(head(world[0]).logits, other(world[0]).logits, rtol=1e-3, atol=1e-3)
+
+
+def test_refining_ranks_hidden_positives_better(world):
+    maps, truth, labels = world
+    plain, refined = (started(world, refine=refine)[0](maps).logits for refine in (False, True))
+    unknown = (labels == 0).numpy()
+    scores = [mean_average_precision(logits.numpy(), truth.numpy(), mask=unknown) for logits in (plain, refined)]
+    assert scores[1] > scores[0]
+
+
+def test_a_curve_for_all_categories_ranks_as_one_for_each(world):
+    maps = world[0]
+    own, shared = (started(world, calibration=kind)[0](maps).logits for kind in ("category", "shared"))
+    assert torch.equal(own.argsort(0), shared.argsort(0))
+    assert not torch.allclose(own, shared)
+
+
+def test_the_residual_is_zero_at_the_start_and_gets_gradients(world):
+    maps = world[0]
+    plain, with_residual = started(world)[0], started(world, residual=True, width=16)[0]
+    outputs = with_residual(maps)
+    torch.testing.assert_close(outputs.logits, plain(maps).logits)
+    assert outputs.features.shape == (NUM, CATEGORIES, 16)
+    torch.testing.assert_close(outputs.attention.sum((2, 3)), torch.ones(NUM, CATEGORIES))
+    assert [name for name, _ in plain.named_parameters()] == []
+    with_residual.residual.attended_weight.data.normal_()
+    with_residual(maps).logits.sum().backward()
+    assert all(parameter.grad.any() for parameter in with_residual.parameters())
+
+
+@pytest.mark.parametrize("shape", [(7, 7), (5, 4), (2, 6), (1, 1)])
+def test_windows_are_unit_length_averages(world, shape):
+    residual = started(world, residual=True)[0].residual
+    maps = torch.rand(3, DIM, *shape)
+    windows, grid = residual.unit_windows(maps)
+    pooled = F.avg_pool2d(maps, [min(3, side) for side in shape], stride=1)
+    assert grid == tuple(pooled.shape[2:])
+    torch.testing.assert_close(windows, F.normalize(pooled.flatten(2).transpose(1, 2), dim=-1))
+
+
+def test_first_queries_look_where_the_category_is(world):
+    maps, truth, _ = world
+    head, _ = started(world, residual=True)
+    attention = head(maps).attention
+    assert attention.shape[2:] == (3, 2)
+    # A present category concentrates the attention; an absent one spreads it.
+    peak = attention.flatten(2).amax(2)
+    assert peak[truth].mean() > 1.1 * peak[~truth].mean()
+
+
+def test_with_more_images_than_are_kept_a_sample_chooses_and_calibrates(world, monkeypatch):
+    maps, truth, _ = world
+    monkeypatch.setattr(module, "KEEP", 300 * DIM)
+    head, _ = started(world)
+    assert mean_average_precision(head(maps).logits.numpy(), truth.numpy()) > 0.6
+
+
+def test_a_state_dict_carries_everything_that_prediction_needs(world):
+    head, _ = started(world, residual=True, refine=True)
+    fresh = ClosedFormHead(head.config, DIM, Problem(tuple("abcd"), torch.zeros(1, 4, dtype=torch.int8))).eval()
+    fresh.load_state_dict(head.state_dict())
+    assert torch.equal(fresh(world[0]).logits, head(world[0]).logits)
