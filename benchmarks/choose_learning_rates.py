@@ -1,4 +1,4 @@
-"""Which learning rate of configs/tune-voc2007-256.yaml each method gets: the best mean validation mAP over proportions.
+"""Which learning rate and epochs of configs/tune-voc2007-256.yaml each method gets: those of the best validation mAP.
 
     fewtags bench configs/tune-voc2007-256.yaml --out runs/tune
     python benchmarks/choose_learning_rates.py runs/tune --out results/voc2007-256/learning-rates.csv
@@ -19,13 +19,13 @@ from pathlib import Path
 HEAD_LR_SCALE = 10  # of the general settings; the frozen backbone has no learning rate
 
 
-def validation_maps(runs: Path) -> dict[tuple[str, str], dict[str, float]]:
-    """(method, learning rate) -> proportion -> validation mAP in percent."""
-    maps: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+def validation_maps(runs: Path) -> dict[tuple[str, str, str], dict[str, float]]:
+    """(method, learning rate, epochs) -> proportion -> validation mAP in percent."""
+    maps: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
     for file in sorted(runs.glob("*/*/known-*/seed-*/result.json")):
-        match = re.fullmatch(r"(.+)-([\d.]+e-\d+)", file.parts[-4])
+        match = re.fullmatch(r"(.+)-([\d.]+e-\d+)-(\d+)", file.parts[-4])
         assert match is not None, file
-        maps[match[1], match[2]][file.parts[-3].removeprefix("known-")] = (
+        maps[match[1], match[2], match[3]][file.parts[-3].removeprefix("known-")] = (
             100 * json.loads(file.read_text())["val"]["map"]
         )
     return maps
@@ -38,16 +38,18 @@ def main() -> None:
     options = parser.parse_args()
     maps = validation_maps(options.runs)
     means = {key: sum(by.values()) / len(by) for key, by in maps.items()}
-    best = {method: max((k for k in means if k[0] == method), key=lambda k: means[k]) for method, _ in means}
+    best = {method: max((k for k in means if k[0] == method), key=lambda k: means[k]) for method, *_ in means}
     proportions = sorted({p for by in maps.values() for p in by}, key=float)
     with options.out.open("w", newline="") if options.out else sys.stdout as stream:
         writer = csv.writer(stream)
-        writer.writerow(["method", "train.lr", "head_lr", *(f"val_map_{p}" for p in proportions), "mean", "chosen"])
-        for (method, rate), by in maps.items():
+        writer.writerow(
+            ["method", "train.lr", "train.epochs", "head_lr", *(f"val_map_{p}" for p in proportions), "mean", "chosen"]
+        )
+        for (method, rate, epochs), by in maps.items():
             numbers = [f"{by[p]:.2f}" if p in by else "" for p in proportions]
-            chosen = "yes" if best[method] == (method, rate) else ""
+            chosen = "yes" if best[method] == (method, rate, epochs) else ""
             head_lr = f"{HEAD_LR_SCALE * float(rate):g}"
-            writer.writerow([method, rate, head_lr, *numbers, f"{means[method, rate]:.2f}", chosen])
+            writer.writerow([method, rate, epochs, head_lr, *numbers, f"{means[method, rate, epochs]:.2f}", chosen])
 
 
 if __name__ == "__main__":

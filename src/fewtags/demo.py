@@ -24,7 +24,7 @@ from fewtags.methods import METHODS, find_method
 from fewtags.models.build import load_model
 
 NUM_PICTURES = (3000, 800)  # for training and for testing
-HANDFUL = ("an", "ll-r", "cssl", "caldnr")
+HANDFUL = ("instant", "an", "ll-r", "caldnr")
 # The backbone was trained to name single drawn objects (tools/pretrain_demo_backbone.py), as real ones are on ImageNet;
 # its last stage is trained further here, as in the paper, and the maps before it are computed once.
 SETTINGS = (
@@ -63,15 +63,17 @@ def run_demo(
     return list(results.values())
 
 
-def demo_config(method: str, folder: Path, known: float, seed: int, quick: bool) -> RunConfig:
+def demo_config(method: str, folder: Path, known: float, seed: int, quick: bool, profile: str = "default") -> RunConfig:
     places = [f"data.source={folder / 'pictures'}", f"model.weights={BACKBONE}", f"cache.folder={folder / 'cache'}"]
     # The paper's tanh layer and dropout pay for this backbone's 96 channels; on 1280 frozen ones both do harm.
-    head = ["head.hidden=true", "head.dropout=0.5"] if find_method(method).head == "decoupled" else []
+    decoupled = find_method(method).head_of(profile) == "decoupled"
+    head = ["head.hidden=true", "head.dropout=0.5"] if decoupled else []
     overrides = [
         *SETTINGS,
         *places,
         *head,
         f"method={method}",
+        f"method.profile={profile}",
         f"data.known={known}",
         f"data.mask_seed={seed}",
         f"seed={seed}",

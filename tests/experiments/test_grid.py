@@ -92,12 +92,14 @@ def test_a_wrong_grid_is_explained(wrong, message, tmp_path):
 
 
 def test_the_measured_table_covers_what_it_must():
-    """All nine methods, the six ablation rows and the yardstick at five proportions; three seeds at 10 and 30 %."""
+    """All nine methods, the ablation rows, `instant` and the yardstick at five proportions; three seeds at 10, 30 %."""
     runs = read_grid(PROJECT / "configs/bench-voc2007-256.yaml")
     cells = {(run.method, run.proportion, run.seed) for run in runs}
-    compared = ["linear", "an", "focal", "asl", "ssgrl", "kggr", "cst", "ll-r", "role"]
-    methods = [*compared, "cssl", "cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr"]
+    compared = ["linear", "instant", "an", "focal", "asl", "ssgrl", "kggr", "cst", "ll-r", "role"]
+    methods = [*compared, "cssl", "cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr", "instant-refined"]
     assert {method for method, *_ in cells} == set(methods)
     assert {(m, p, 0) for m in methods for p in (0.1, 0.3, 0.5, 0.7, 0.9)} <= cells
     assert {(m, p, s) for m in methods for p in (0.1, 0.3) for s in (0, 1, 2)} <= cells
+    judged = ("linear", "instant", "caldnr")
+    assert {(m, p, s) for m in judged for p in (0.1, 0.3, 0.5, 0.9) for s in (0, 1, 2)} <= cells
     assert {run.config.seed for run in runs} == {0}  # one feature cache serves all

@@ -38,13 +38,13 @@ def build(name: str, profile: str, labels: torch.Tensor) -> Learner:
     objective = objective_class(name, profile)(config.method, problem, head.feature_dim)
     if head.needs_start and labels.any():
         with torch.no_grad():
-            objective.start(head.start([Batch(torch.randn(len(labels), 24, 3, 3), labels, torch.arange(len(labels)))]))
+            objective.start(head.start([Batch(torch.randn(len(labels), 24, 4, 4), labels, torch.arange(len(labels)))]))
             head.residual.attended_weight.normal_()  # it starts at 0, where queries have no gradient
     return Learner(head, objective)
 
 
 def step(learner: Learner, labels: torch.Tensor, epoch: int) -> StepResult:
-    batch = Batch(torch.randn(6, 24, 3, 3), labels[:6], torch.arange(6))
+    batch = Batch(torch.randn(6, 24, 4, 4), labels[:6], torch.arange(6))
     result = learner(batch, Progress(epoch, 20, 1, 3))
     result.total.backward()
     return result

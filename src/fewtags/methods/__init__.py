@@ -94,8 +94,7 @@ CALDNR_DEFAULT: dict[str, Any] = {
     "input.augment": False,
     "train.epochs": 6,
     "train.batch_size": 128,
-    "train.optimizer": "adam",  # the residual's weights have a Gaussian prior, which is weight decay in the loss
-    "train.weight_decay": 0.03,
+    "train.weight_decay": 0.0,  # the head has a prior of its own
     "train.warmup_epochs": 0.6,
     "train.ema": 0.95,
 }

@@ -15,7 +15,7 @@ state is reduced (`fewtags.distributed`) before it is written, so that it is ali
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -78,6 +78,7 @@ class Outputs:
     logits: Tensor  # [B, C]
     features: Tensor | None = None  # [B, C, D] one feature per category (Eq. 3), before any further layer
     attention: Tensor | None = None  # [B, C, h, w] where each category was looked for; sums to 1 over locations
+    prior: Tensor | None = None  # scalar, a loss of the head's own: what its weights cost, whatever the objective is
 
     def detach(self) -> Outputs:
         def cut(t: Tensor | None) -> Tensor | None:
@@ -180,11 +181,9 @@ class Learner(nn.Module):
     def forward(self, batch: Batch, progress: Progress) -> StepResult:
         outputs: Outputs = self.model(batch.images)
         # Losses are computed in single precision whatever the backbone ran in.
-        outputs = Outputs(
-            outputs.logits.float(),
-            None if outputs.features is None else outputs.features.float(),
-            outputs.attention,
-        )
+        features = None if outputs.features is None else outputs.features.float()
+        outputs = replace(outputs, logits=outputs.logits.float(), features=features)
         with torch.no_grad():
             self.objective.observe(batch, outputs.detach(), progress)
-        return self.objective.loss(batch, outputs, progress)
+        result = self.objective.loss(batch, outputs, progress)
+        return result if outputs.prior is None else replace(result, losses={**result.losses, "prior": outputs.prior})

@@ -5,7 +5,7 @@
            + v_c . sum_l attention_cl y_l             y_l the whitened windows of the map, looked at by each category
 
 W, b and v start at 0 and the categories' queries at the mean of their known positives, so training begins exactly at
-the closed form, and weight decay draws back to it.
+the closed form, and a prior draws back to it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ class ClosedFormHead(Head):
         """From scores to probabilities with a curve per category, or with one that all share."""
         residual: bool = False
         """Learn on top of the closed form, in training."""
+        prior: float = Field(0.03, ge=0)
+        """Precision of a Gaussian prior on the residual's weights: half of it times their squares is added to the loss
+        of one image. The larger, the nearer the closed form stays."""
         dropout: float = Field(0.5, ge=0, lt=1)
         """Share of the residual's inputs dropped in training."""
         window: int = Field(3, ge=1)
@@ -72,7 +75,8 @@ class ClosedFormHead(Head):
         if self.residual is None:
             return Outputs(logits)
         more, features, attention = self.residual(pooled, feature_map.float())
-        return Outputs(logits + more, features, attention)
+        prior = self.residual.squared_weights() * self.config.prior / 2 if self.training else None
+        return Outputs(logits + more, features, attention, prior)
 
     def take_over(self, model: InstantModel) -> None:
         """Give the logits and thresholds of `model` from now on."""
@@ -138,6 +142,9 @@ class Residual(nn.Module):
         logits = self.dropout(self.whiten(pooled)) @ self.pooled_weight.T + self.bias
         logits = logits + torch.einsum("bcd,cd->bc", self.dropout(features), self.attended_weight)
         return logits, features, attention.unflatten(2, shape)
+
+    def squared_weights(self) -> Tensor:
+        return self.pooled_weight.square().sum() + self.attended_weight.square().sum()
 
     def unit_windows(self, feature_map: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """[B, L, D] averages over windows at every location, of unit length, and the shape h', w' of their grid."""
