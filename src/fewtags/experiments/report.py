@@ -254,13 +254,14 @@ def whole_range(series: Sequence[Series]) -> tuple[float, float]:
 
 def threshold_charts(run: RunRecord) -> tuple[list[tuple[str, str, Markup]], int]:
     """Thresholds and mean similarities of each category over the epochs, and how many categories are left out."""
-    rows = [row for row in run.rows_of("categories") if all(name in row for name in STATE_LINES)]
+    rows = [row for row in run.rows_of("categories") if "theta_pos" in row]
     if len(rows) < 2:
         return [], 0
     names, known = run.data["categories"], run.data["known_positives"]
     order = sorted(range(len(names)), key=lambda c: -known[c])
     shown = order if len(order) <= MANY_CATEGORIES else order[: MANY_CATEGORIES // 2] + order[-MANY_CATEGORIES // 2 :]
-    values = [row[name][c] for row in rows for name in STATE_LINES for c in shown if row[name][c] is not None]
+    numbers = (row[name][c] for row in rows for name in STATE_LINES if name in row for c in shown)
+    values = [number for number in numbers if number is not None]
     y_range = (min(0.0, *values), max(values))  # one for all, so that categories can be compared
     charts = [(names[c], f"{known[c]} known", threshold_chart(rows, c, names[c], y_range)) for c in shown]
     return charts, len(order) - len(shown)
@@ -270,6 +271,7 @@ def threshold_chart(rows: Sequence[dict[str, Any]], c: int, category: str, y_ran
     series = [
         Series(name, [(row["epoch"], row[name][c]) for row in rows if row[name][c] is not None], place)
         for place, name in enumerate(STATE_LINES)
+        if name in rows[0]
     ]
     return line_chart(
         series, title=f"thresholds of {category}", x_label="epoch", y_label="", y_range=y_range, size=(240, 150),

@@ -77,10 +77,12 @@ class PosteriorLabels(Objective):
         return StepResult(means, {name: mask.sum() for name, mask in decisions.items()}, decisions)
 
     def category_stats(self, progress: Progress) -> Mapping[str, Tensor]:
+        """Mean probabilities of known positives and of unknown labels, and from which one on q is over a half."""
         known_sum, known, unknown_sum, unknown = self.totals
         return {
-            "p_known": known_sum / known.clamp(min=1),
-            "p_unknown": unknown_sum / unknown.clamp(min=1),
+            "theta_pos": 1 / (2 - self.known_proportion),
+            "s_pos": known_sum / known.clamp(min=1),
+            "s_neg": unknown_sum / unknown.clamp(min=1),
             "known_proportion": self.known_proportion,
         }
 
