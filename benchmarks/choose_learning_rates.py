@@ -1,4 +1,5 @@
-"""Which learning rate and epochs of configs/tune-voc2007-256.yaml each method gets: those of the best validation mAP.
+"""Which learning rate, epochs and weight decay of configs/tune-voc2007-256.yaml each method gets:
+those of the best validation mAP.
 
     fewtags bench configs/tune-voc2007-256.yaml --out runs/tune
     python benchmarks/choose_learning_rates.py runs/tune --out results/voc2007-256/learning-rates.csv
@@ -16,16 +17,17 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+Choice = tuple[str, str, str, str]  # method, learning rate, epochs, weight decay
 HEAD_LR_SCALE = 10  # of the general settings; the frozen backbone has no learning rate
 
 
-def validation_maps(runs: Path) -> dict[tuple[str, str, str], dict[str, float]]:
-    """(method, learning rate, epochs) -> proportion -> validation mAP in percent."""
-    maps: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+def validation_maps(runs: Path) -> dict[Choice, dict[str, float]]:
+    """Settings -> proportion -> validation mAP in percent."""
+    maps: dict[Choice, dict[str, float]] = defaultdict(dict)
     for file in sorted(runs.glob("*/*/known-*/seed-*/result.json")):
-        match = re.fullmatch(r"(.+)-([\d.]+e-\d+)-(\d+)", file.parts[-4])
+        match = re.fullmatch(r"(.+)-([\d.]+e-\d+)-(\d+)(?:-wd([\d.]+))?", file.parts[-4])
         assert match is not None, file
-        maps[match[1], match[2], match[3]][file.parts[-3].removeprefix("known-")] = (
+        maps[match[1], match[2], match[3], match[4] or "0.01"][file.parts[-3].removeprefix("known-")] = (
             100 * json.loads(file.read_text())["val"]["map"]
         )
     return maps
@@ -43,13 +45,23 @@ def main() -> None:
     with options.out.open("w", newline="") if options.out else sys.stdout as stream:
         writer = csv.writer(stream)
         writer.writerow(
-            ["method", "train.lr", "train.epochs", "head_lr", *(f"val_map_{p}" for p in proportions), "mean", "chosen"]
+            [
+                "method",
+                "train.lr",
+                "train.epochs",
+                "train.weight_decay",
+                "head_lr",
+                *(f"val_map_{p}" for p in proportions),
+                "mean",
+                "chosen",
+            ]
         )
-        for (method, rate, epochs), by in maps.items():
+        for choice, by in maps.items():
+            method, rate, epochs, decay = choice
             numbers = [f"{by[p]:.2f}" if p in by else "" for p in proportions]
-            chosen = "yes" if best[method] == (method, rate, epochs) else ""
+            chosen = "yes" if best[method] == choice else ""
             head_lr = f"{HEAD_LR_SCALE * float(rate):g}"
-            writer.writerow([method, rate, epochs, head_lr, *numbers, f"{means[method, rate, epochs]:.2f}", chosen])
+            writer.writerow([method, rate, epochs, decay, head_lr, *numbers, f"{means[choice]:.2f}", chosen])
 
 
 if __name__ == "__main__":

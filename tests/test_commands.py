@@ -247,3 +247,26 @@ def test_no_arguments_shows_the_help(cli: Cli):
     answer = cli()
     assert "Usage: fewtags" in answer.out + answer.err
     assert answer.code in (0, 2)
+
+
+# --- instant, what `train` does by default ---
+
+
+def test_train_without_a_method_is_one_look_and_predicts(cli: Cli, patches, tags_file, tmp_path):
+    settings = [setting for setting in TINY if not setting.startswith("method")]
+    answer = cli("train", patches.root, "--tags", tags_file, *settings, "--out", tmp_path / "run")
+    assert answer.code == 0
+    assert answer.out.startswith("test: mAP ")
+    assert "no training" in answer.err
+    assert (tmp_path / "run/model/instant.safetensors").is_file()
+    assert cli("evaluate", tmp_path / "run", "--json").code == 0
+    predicted = cli("predict", tmp_path / "run", patches.path(0))
+    assert predicted.code == 0
+    assert len(predicted.out.splitlines()) == 2
+
+
+def test_instant_has_no_epochs(cli: Cli, patches, tags_file, tmp_path):
+    answer = cli("train", patches.root, "--tags", tags_file, "--epochs", "3", "--out", tmp_path / "run")
+    assert answer.code == 2
+    assert "does not train" in answer.err
+    assert "--method caldnr" in answer.err

@@ -124,7 +124,13 @@ def train(
     settings: Annotated[list[str] | None, typer.Argument(help="Settings as group.name=value.")] = None,
     tags: Tags = None,
     format: Format = "auto",
-    method: Annotated[str | None, typer.Option(help="One of `fewtags methods`.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="One of `fewtags methods`. By default instant, which looks at the images once and does not train; "
+            "caldnr goes on from there and is better."
+        ),
+    ] = None,
     profile: Annotated[str | None, typer.Option(help="Profile of the method, e.g. paper.")] = None,
     backbone: Annotated[str | None, typer.Option(help="Any timm model name.")] = None,
     weights: Annotated[Path | None, typer.Option(help="Local file with the backbone's weights.")] = None,
@@ -154,6 +160,7 @@ def train(
         _train_and_print(load_run_config(resume), resume, resume=True, quiet=quiet, tensorboard=tensorboard)
         return
     from fewtags.config import load_config, nested
+    from fewtags.methods import objective_class
 
     file, source, overrides = None, None, list(settings or [])
     if data is not None and data.endswith((".yaml", ".yml")):
@@ -168,6 +175,11 @@ def train(
         "model.weights": weights, "train.epochs": epochs, "train.device": device, "seed": seed,
     }  # fmt: skip
     config = load_config(file, overrides, **nested(shortcuts))
+    if epochs is not None and not objective_class(config.method_name, config.profile).trains:
+        raise UserError(
+            f"Method '{config.method_name}' does not train, so --epochs means nothing to it; leave it out, or name a "
+            "method that does, for example --method caldnr."
+        )
     if print_config:
         print(config.to_yaml(), end="")
         return
@@ -193,7 +205,8 @@ def _train_and_print(config: RunConfig, folder: Path, **options: Any) -> None:
     result = train(config, folder, **options)
     if distributed.is_main():
         if result.last is not None:
-            print(f"{result.split} after the last epoch: {in_words(result.last)}")
+            when = " after the last epoch" if result.epochs else ""
+            print(f"{result.split}{when}: {in_words(result.last)}")
         print(result.folder)
     distributed.finish()
 

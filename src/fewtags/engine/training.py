@@ -41,6 +41,7 @@ class RunResult:
     best: dict[str, Any]  # of the best epoch on the split that was evaluated each epoch
     split: str | None
     seconds: float  # of training
+    epochs: int  # 0 where nothing is trained
 
 
 # --- the whole run ---
@@ -291,7 +292,7 @@ def finish_run(run: Run) -> RunResult:
         saved.save(run.folder / "model")
         write_json(run.folder / "result.json", {**result, "unreadable_images": len(run.broken)})
     distributed.wait_for_all()
-    return RunResult(run.folder, last, run.best, split, run.seconds)
+    return RunResult(run.folder, last, run.best, split, run.seconds, run.epoch)
 
 
 def thresholds_of(run: Run) -> np.ndarray:
