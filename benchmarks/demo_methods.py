@@ -1,6 +1,6 @@
 """Every method, and CALDNR with single settings changed, on the demo's pictures with three seeds.
 
-    .venv/bin/python benchmarks/demo_methods.py [--work demo-methods] [--part 1/2]
+    .venv/bin/python benchmarks/demo_methods.py [--work demo-methods] [--part 1/2] [--methods an,caldnr]
 
 Appends to results/demo-methods/runs.csv as runs finish and skips those it finds there; writes README.md beside it. A
 seed draws other pictures, hides other labels and starts from other random weights. With --part, several can run side by
@@ -125,6 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("demo-methods"), help="folder for pictures and runs")
     parser.add_argument("--part", default="1/1", help="do every n-th run only: 1/2 and 2/2 side by side")
+    parser.add_argument("--methods", help="these rows only, with commas between (rows with commas in their name: no)")
     options = parser.parse_args()
     part, parts = map(int, options.part.split("/"))
     torch.set_num_threads(max(1, torch.get_num_threads() // parts))
@@ -132,7 +133,8 @@ def main() -> None:
     todo += [(name, seed) for seed in FRESH_SEEDS for name in FRESH]
     todo += [(name, seed) for seed in SEEDS for name in CHANGES]
     done = {(row["method"], int(row["seed"])) for row in read_results()}
-    todo = [run for run in todo if run not in done]
+    chosen = options.methods.split(",") if options.methods else [name for name, _ in todo]
+    todo = [run for run in todo if run not in done and run[0] in chosen]
     for name, seed in todo[part - 1 :: parts]:
         row = measure(name, seed, options.work)
         append(row)
