@@ -18,7 +18,6 @@ from collections import defaultdict
 from pathlib import Path
 
 Choice = tuple[str, str, str, str]  # method, learning rate, epochs, weight decay
-HEAD_LR_SCALE = 10  # of the general settings; the frozen backbone has no learning rate
 
 
 def validation_maps(runs: Path) -> dict[Choice, dict[str, float]]:
@@ -39,29 +38,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="CSV file (default: standard output)")
     options = parser.parse_args()
     maps = validation_maps(options.runs)
-    means = {key: sum(by.values()) / len(by) for key, by in maps.items()}
-    best = {method: max((k for k in means if k[0] == method), key=lambda k: means[k]) for method, *_ in means}
-    proportions = sorted({p for by in maps.values() for p in by}, key=float)
+    best = {(choice[0], p): max_choice(maps, choice[0], p) for choice, by in maps.items() for p in by}
     with options.out.open("w", newline="") if options.out else sys.stdout as stream:
-        writer = csv.writer(stream)
-        writer.writerow(
-            [
-                "method",
-                "train.lr",
-                "train.epochs",
-                "train.weight_decay",
-                "head_lr",
-                *(f"val_map_{p}" for p in proportions),
-                "mean",
-                "chosen",
-            ]
-        )
-        for choice, by in maps.items():
-            method, rate, epochs, decay = choice
-            numbers = [f"{by[p]:.2f}" if p in by else "" for p in proportions]
-            chosen = "yes" if best[method] == choice else ""
-            head_lr = f"{HEAD_LR_SCALE * float(rate):g}"
-            writer.writerow([method, rate, epochs, decay, head_lr, *numbers, f"{means[choice]:.2f}", chosen])
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(["method", "known", "train.lr", "train.epochs", "train.weight_decay", "val_map", "chosen"])
+        for proportion in sorted({p for by in maps.values() for p in by}, key=float):
+            for choice, by in maps.items():
+                if proportion in by:
+                    chosen = "yes" if best[choice[0], proportion] == choice else ""
+                    writer.writerow([choice[0], proportion, *choice[1:], f"{by[proportion]:.2f}", chosen])
+
+
+def max_choice(maps: dict[Choice, dict[str, float]], method: str, proportion: str) -> Choice:
+    candidates = [choice for choice, by in maps.items() if choice[0] == method and proportion in by]
+    return max(candidates, key=lambda choice: maps[choice][proportion])
 
 
 if __name__ == "__main__":

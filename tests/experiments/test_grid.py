@@ -83,12 +83,23 @@ def test_the_yardstick_is_marked(grid):
         ("method: {an: }\ndatasets: {a: }\nparts: [{}]", "did you mean 'methods'"),
         ("methods: {an: {train: {lrr: 1}}}\ndatasets: {a: }\nparts: [{}]", "'lrr'; did you mean 'lr'"),
         ("methods: {an: }\ndatasets: {a: }\nparts: []", "plans no run"),
+        ("methods: {an: }\ndatasets: {a: }\nparts: [{settings: {am: {}}}]", "names the method 'am'"),
     ],
 )
 def test_a_wrong_grid_is_explained(wrong, message, tmp_path):
     (tmp_path / "grid.yaml").write_text(wrong)
     with pytest.raises(UserError, match=message):
         read_grid(tmp_path / "grid.yaml")
+
+
+def test_a_part_has_settings_of_its_own_for_a_method(tmp_path):
+    (tmp_path / "grid.yaml").write_text(
+        "datasets: {a: }\nmethods: {an: {train: {lr: 0.5, epochs: 3}}, asl: }\nparts:\n"
+        "  - {proportions: [0.1], settings: {an: {train: {lr: 0.25}}}}\n  - {proportions: [0.1, 0.5]}\n"
+    )
+    runs = {(run.method, run.proportion): run.config.train for run in read_grid(tmp_path / "grid.yaml")}
+    assert (runs["an", 0.1].lr, runs["an", 0.1].epochs) == (0.25, 3)
+    assert (runs["an", 0.5].lr, runs["asl", 0.1].lr) == (0.5, 1e-4)
 
 
 def test_the_measured_table_covers_what_it_must():

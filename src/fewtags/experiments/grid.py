@@ -10,10 +10,11 @@
       caldnr-paper: {method: {name: caldnr, profile: paper}}
     parts:                                               # which of them are run
       - {proportions: [0.1, 0.5, 0.9], seeds: [0]}
-      - {methods: [an, caldnr], proportions: [0.1], seeds: [1, 2]}
+      - {methods: [an, caldnr], proportions: [0.1], seeds: [1, 2], settings: {an: {train: {lr: 3.0e-5}}}}
     vary: [seed, data.mask_seed]                         # the settings that take the number of the seed
 
-Later wins: settings < dataset < method < overrides of the command line < proportion and seed.
+Later wins: settings < dataset < method < the part's settings of the method < overrides of the command line < proportion
+and seed. A run that two parts name is made as the first of them says.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import Field
 
 from fewtags.config import RunConfig, merge, nest, parse_override, read_yaml, resolve, validate
 from fewtags.errors import UserError, did_you_mean
@@ -39,6 +42,8 @@ class Part(Settings):
     proportions: tuple[float | Literal["single"] | None, ...] = (None,)
     """Shares of positives that stay known; by default the labels as they come."""
     seeds: tuple[int, ...] = (0,)
+    settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Settings of a method's runs in this part alone, by its name."""
 
 
 class GridFile(Settings):
@@ -107,11 +112,12 @@ def _parse(file: Path) -> GridFile:
 
 
 def _runs_of(grid: GridFile, part: Part, overrides: Mapping[str, Any], file: Path) -> Iterable[PlannedRun]:
+    _named(list(part.settings), grid.methods, "method", file)
     for dataset in _named(part.datasets, grid.datasets, "dataset", file):
         for method in _named(part.methods, grid.methods, "method", file):
             for proportion in part.proportions:
                 for seed in part.seeds:
-                    yield _plan(grid, overrides, dataset, method, proportion, seed)
+                    yield _plan(grid, part, overrides, dataset, method, proportion, seed)
 
 
 def _named(names: list[str] | None, table: Mapping[str, Any], kind: str, file: Path) -> list[str]:
@@ -122,10 +128,17 @@ def _named(names: list[str] | None, table: Mapping[str, Any], kind: str, file: P
 
 
 def _plan(
-    grid: GridFile, overrides: Mapping[str, Any], dataset: str, method: str, proportion: Proportion, seed: int
+    grid: GridFile,
+    part: Part,
+    overrides: Mapping[str, Any],
+    dataset: str,
+    method: str,
+    proportion: Proportion,
+    seed: int,
 ) -> PlannedRun:
     values = merge({"method": {"name": method}}, grid.settings or {})
-    for layer in (grid.datasets[dataset], grid.methods[method], overrides, nest("data.known", proportion)):
+    own = (grid.methods[method], part.settings.get(method))
+    for layer in (grid.datasets[dataset], *own, overrides, nest("data.known", proportion)):
         values = merge(values, layer or {})
     for setting in grid.vary:
         values = merge(values, nest(setting, seed))
