@@ -24,7 +24,8 @@ from fewtags.models.build import make_problem
 
 def build(method: str, options: argparse.Namespace, labels: np.ndarray) -> tuple:
     settings = [f"method={method}", f"model.backbone={options.backbone}", "model.pretrained=false"]
-    config = load_config(None, [*settings, f"model.train_from={options.train_from}", *options.set])
+    profile = ["method.profile=relative"] if method == "caldnr" else []  # the paper's head and objective
+    config = load_config(None, [*settings, *profile, f"model.train_from={options.train_from}", *options.set])
     problem = make_problem(config, [f"category {c}" for c in range(labels.shape[1])], labels, "made")
     learner = build_learner(config, problem).to(memory_format=torch.channels_last).train()
     return learner, build_optimizer(learner, config)
