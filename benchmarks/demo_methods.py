@@ -90,7 +90,8 @@ def table(names: list[str], rows: list[dict[str, str]]) -> list[str]:
 
 
 def spread(values: list[float]) -> str:
-    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values) if len(values) > 1 else 0:.1f}"
+    mean = f"{statistics.mean(values):.1f}"
+    return f"{mean} ± {statistics.stdev(values):.1f}" if len(values) > 1 else mean
 
 
 def mean_of(values: list[str]) -> str:

@@ -21,7 +21,7 @@ from fewtags.methods.instant import InstantModel, InstantStatistics, unit_length
 
 CASES = {
     "like VOC 2007": (5011, 20, 1280),
-    "10,000 categories": (20_000, 10_000, 512),
+    "10,000 categories": (5000, 10_000, 512),
     "4,096 features": (10_000, 80, 4096),
 }
 RERANKED = 100_000
