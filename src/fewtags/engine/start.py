@@ -29,7 +29,9 @@ def start_head(run: Run) -> None:
 @torch.no_grad()
 def plain_maps(run: Run) -> Iterator[Batch]:
     """The training images as feature maps behind the neck, without augmentation."""
-    batches = make_batches(run.config, run.learner, run.data.train, run.device, training=False)
+    batches = run.train_batches  # these are plain already where nothing is augmented; their images are read only once
+    if run.config.input.augment:
+        batches = make_batches(run.config, run.learner, run.data.train, run.device, training=False)
     with run.log.ticking("First look at the images", batches.num_steps) as ticker:
         for loaded in batches.epoch():
             ticker.step()

@@ -99,6 +99,7 @@ CALDNR_DEFAULT: dict[str, Any] = {
     "train.ema": 0.95,
 }
 THRESHOLDS = {"head": "decoupled", "objective": "fewtags.methods.category_adaptive:CategoryAdaptive"}
+DECOUPLED_AN = {"head": "decoupled", "objective": "fewtags.methods.elementwise:AssumeNegative"}
 # The paper's head, queue and thresholds, for small data and features of any spread; results/demo-methods tells what
 # each change does. Absolute thresholds of 0.6 and more never fire where known positives have a mean similarity of 0.2,
 # so theta is placed relative to s_neg and s_pos; features are centred or whitened before they are compared; no tanh
@@ -422,19 +423,8 @@ METHODS: dict[str, Method] = {
                 "method.reject": False,
             },
             profiles={
-                "relative": {
-                    "head": "decoupled",
-                    "objective": "fewtags.methods.elementwise:AssumeNegative",
-                    "head.hidden": False,
-                    "head.width": 128,
-                },
-                "paper": {
-                    "head": "decoupled",
-                    "objective": "fewtags.methods.elementwise:AssumeNegative",
-                    **PAPER_TRAINING,
-                    "head.hidden": True,
-                    "head.width": 512,
-                },
+                "relative": {**DECOUPLED_AN, "head.hidden": False, "head.width": 128},
+                "paper": {**DECOUPLED_AN, **PAPER_TRAINING, "head.hidden": True, "head.width": 512},
             },
             profile_notes=CALDNR_NOTES,
         ),
