@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -53,7 +54,7 @@ def batches(data: Annotations, backbone: Backbone, folder: Path, augment: bool =
 
 
 def caches(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in folder.iterdir() if entry.name != ".lock")
+    return sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
 
 
 @pytest.mark.parametrize(
@@ -97,6 +98,26 @@ def test_an_equal_cache_is_used_again(own, backbone, tmp_path, monkeypatch):
     monkeypatch.setattr(feature_cache, "compute", lambda *_: pytest.fail("computed twice"))
     after = [one.batch.images for one in batches(own, backbone, tmp_path / "cache").epoch()]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_touched_or_copied_images_find_their_features(own, backbone, tmp_path):
+    batches(own, backbone, tmp_path / "cache")
+    os.utime(own.path(2), (1, 1))
+    batches(own, backbone, tmp_path / "cache")
+    shutil.copytree(own.root, tmp_path / "copy")
+    batches(replace(own, root=tmp_path / "copy"), backbone, tmp_path / "cache")
+    assert len(caches(tmp_path / "cache")) == 1
+
+
+def test_images_are_read_only_once_to_recognise_them(own, backbone, tmp_path, monkeypatch):
+    batches(own, backbone, tmp_path / "cache")
+    monkeypatch.setattr(feature_cache, "file_hash", lambda _: pytest.fail("read again"))
+    batches(own, backbone, tmp_path / "cache")
+
+
+def test_a_cache_that_is_being_computed_holds_up_no_other(own, backbone, tmp_path):
+    with feature_cache.one_at_a_time(tmp_path / "cache" / "another"), ThreadPoolExecutor(1) as threads:
+        threads.submit(batches, own, backbone, tmp_path / "cache").result(timeout=60)
 
 
 def test_new_labels_need_no_new_cache(own, backbone, tmp_path):

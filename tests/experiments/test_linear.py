@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from conftest import TinyConfig
 from fewtags.data.prepare import split_data
 from fewtags.experiments import linear
-from fewtags.experiments.linear import Scaling, choose_strength, fit, train_linear
+from fewtags.experiments.linear import choose_strength, fit, train_linear
 
 
 def problem(num_images: int = 120, dim: int = 6):
@@ -29,13 +29,6 @@ def test_all_categories_at_once_equal_one_regression_each():
         one.fit(features.numpy(), known[:, c].numpy())
         np.testing.assert_allclose(weight[c], one.coef_[0], atol=2e-3)
         np.testing.assert_allclose(bias[c], one.intercept_[0], atol=2e-3)
-
-
-def test_scaled_training_features_are_standard():
-    features = 5 + problem()[0] ** 2
-    scaled = Scaling(features)(features)
-    torch.testing.assert_close(scaled.mean(0), torch.zeros(6), atol=1e-4, rtol=0)
-    torch.testing.assert_close(scaled.std(0), torch.ones(6), atol=1e-4, rtol=0)
 
 
 def test_noise_asks_for_a_stronger_regularisation():

@@ -92,3 +92,8 @@ def test_tidy_rows_survive_the_file(tmp_path):
     assert read_csv(tmp_path / "runs.csv") == rows
     write_tables(rows, tmp_path)
     assert "mAP on voc" in (tmp_path / "tables.md").read_text()
+
+
+def test_a_bench_of_ablation_rows_alone_has_an_ablation_table_alone():
+    parts = [row(method, p, 0, 50.0) for method in ("cssl", "cald", "canr") for p in (0.1, 0.5)]
+    assert list(tables(parts)) == ["mAP on voc, ablation"]

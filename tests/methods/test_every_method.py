@@ -39,7 +39,8 @@ def build(name: str, profile: str, labels: torch.Tensor) -> Learner:
     if head.needs_start and labels.any():
         with torch.no_grad():
             objective.start(head.start([Batch(torch.randn(len(labels), 24, 4, 4), labels, torch.arange(len(labels)))]))
-            head.residual.attended_weight.normal_()  # it starts at 0, where queries have no gradient
+            if config.head_name == "closed_form":
+                head.residual.attended_weight.normal_()  # it starts at 0, where queries have no gradient
     return Learner(head, objective)
 
 

@@ -14,7 +14,7 @@ KNOWN = 0.3
 def objective(labels, **settings):
     problem = Problem(tuple("abcd"), labels)
     made = PosteriorLabels(PosteriorLabels.Config(**settings), problem, None)
-    made.start(Start(torch.full((4,), KNOWN), "estimated"))
+    made.start(Start("estimated", torch.full((4,), KNOWN)))
     return made
 
 

@@ -1,8 +1,8 @@
 """Feature maps of the frozen stages, computed once and memory-mapped, for every run that shares them.
 
-A cache is a folder named by a hash of everything its content depends on: image files (name, size, time of change),
-the frozen stages and their weights, the input pipeline, the number of views and the number type. Anything that changes
-makes another folder. While it is written the folder is called `<key>.part`; a half-written one is completed first.
+A cache is a folder named by a hash of everything its content depends on: the image files, the frozen stages and their
+weights, the input pipeline, the number of views and the number type. Anything that changes makes another folder. While
+it is written the folder is called `<key>.part`; a half-written one is completed first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import Collate, ImageDataset, Loaded
 from fewtags.data.loaders import EpochBatches
 from fewtags.errors import DataError, MissingExtra, RunFailed
-from fewtags.files import write_json
+from fewtags.files import write_json, written_whole
 from fewtags.methods.base import Batch
 from fewtags.models.backbones import Backbone
 from fewtags.ticker import Ticker, ticking
@@ -91,8 +91,9 @@ def cached_batches(
     """Batches of the frozen stages' maps; they are computed now unless an equal cache is there already."""
     dataset = ImageDataset(annotations, input_config, augment=augment, seed=seed, keep=False)
     views = cache_config.views if augment else 1
+    root = cache_root(cache_config)
     about = {
-        "images": image_stamps(annotations),
+        "images": image_hash(annotations, root, quiet),
         "frozen": backbone.stage_names[: backbone.num_frozen],
         "weights": weights_hash(backbone),
         "input": input_config.model_dump(exclude={"keep_in_memory", "augment"}),
@@ -103,10 +104,10 @@ def cached_batches(
         "runtime": cache_config.runtime,
         "dtype": cache_config.dtype,
     }
-    folder = cache_root(cache_config) / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
+    folder = root / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
     if distributed.is_main() and not (folder / "about.json").is_file():
         run = frozen_part(backbone, cache_config.runtime, input_config.size, device, precision)
-        with one_at_a_time(folder.parent):
+        with one_at_a_time(folder):
             if not (folder / "about.json").is_file():
                 with ticking("Computing features", -(-len(annotations) // CHUNK) * views, quiet=quiet) as ticker:
                     compute(folder, dataset, run, views, cache_config.dtype, ticker)
@@ -122,21 +123,49 @@ def cache_root(config: CacheConfig) -> Path:
 
 
 @contextmanager
-def one_at_a_time(root: Path) -> Iterator[None]:
-    """Of runs that start together one computes and the others wait. The lock ends with its process, however it ends."""
+def one_at_a_time(result: Path) -> Iterator[None]:
+    """Of runs that want `result` one makes it and the others wait. The lock ends with its process, however it ends."""
+    locks = result.parent / ".locks"
+    locks.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl
     except ImportError:  # Windows
         yield
         return
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / ".lock").open("w") as lock:
+    with (locks / result.name).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
+def image_hash(annotations: Annotations, root: Path, quiet: bool = False) -> str:
+    """A hash of all image files' names and content. They are read once, and again when one has another time of change:
+    a copy of the data, or one that was only touched, finds its features."""
+    remembered = root / ".images" / image_stamps(annotations)
+    with one_at_a_time(remembered):
+        if not remembered.is_file():
+            with ticking("Reading images", len(annotations), quiet=quiet) as ticker, written_whole(remembered) as beside:
+                beside.write_text(content_hash(annotations, ticker), encoding="utf-8")
+    return remembered.read_text(encoding="utf-8")
+
+
+def content_hash(annotations: Annotations, ticker: Ticker) -> str:
+    digest = hashlib.sha256()
+    for row, name in enumerate(annotations.images):
+        ticker.step()
+        digest.update(f"{name}\0{file_hash(annotations.path(row))}\n".encode())
+    return digest.hexdigest()
+
+
+def file_hash(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return "missing"
+
+
 def image_stamps(annotations: Annotations) -> str:
-    """A hash that changes when an image file does: of every name, size and time of change."""
+    """A hash of every image file's place, size and time of change."""
     digest = hashlib.sha256()
     for row in range(len(annotations)):
         path = annotations.path(row)

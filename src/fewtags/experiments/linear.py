@@ -27,6 +27,7 @@ from fewtags.engine.run_log import RunLog
 from fewtags.engine.training import summary_of
 from fewtags.files import write_json
 from fewtags.methods.instant import mean_log_rank
+from fewtags.models.heads import Standardise
 
 STRENGTHS = [float(10**exponent) for exponent in np.arange(-3, 1.1, 0.5)]  # times half the squared weights
 HOLD_OUT = 5  # one image in so many chooses the strength
@@ -41,12 +42,13 @@ def train_linear(config: RunConfig, folder: Path, data: RunData | None = None, q
     run = build(frozen(config), folder, data, RunLog(folder, quiet=quiet))
     write_record(run)
     features, read = pooled_features(run, data.train)
-    scaling = Scaling(features)
+    standardise = Standardise(features.shape[1])
+    standardise.start([features])
     known = torch.from_numpy(data.train.labels == PRESENT)[read].float()
-    strength = choose_strength(scaling(features), known, config.seed)
+    strength = choose_strength(standardise(features), known, config.seed)
     run.log.say(f"Strength of the regularisation, chosen on held-out known labels: {strength:g}.")
-    weight, bias = fit(scaling(features), known, strength)
-    result = {"epochs": 1, "strength": strength, **evaluate(run, scaling, weight, bias)}
+    weight, bias = fit(standardise(features), known, strength)
+    result = {"epochs": 1, "strength": strength, **evaluate(run, standardise, weight, bias)}
     write_json(folder / "result.json", {**result, "seconds": round(time.monotonic() - started, 1)})
 
 
@@ -79,17 +81,6 @@ def pooled_features(run: Run, part: Annotations) -> tuple[Tensor, np.ndarray]:
                 features.append(maps.float().mean((2, 3)).cpu())
                 rows.append(loaded.batch.index.numpy())
     return torch.cat(features), np.concatenate(rows)
-
-
-class Scaling:
-    """Features of length 1, then each with mean 0 and standard deviation 1 over the training images."""
-
-    def __init__(self, features: Tensor):
-        unit = F.normalize(features)
-        self.mean, self.std = unit.mean(0), unit.std(0).clamp(min=1e-6)
-
-    def __call__(self, features: Tensor) -> Tensor:
-        return (F.normalize(features) - self.mean) / self.std
 
 
 def choose_strength(features: Tensor, known: Tensor, seed: int) -> float:
@@ -132,7 +123,7 @@ def logits(features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return features @ weight.T + bias
 
 
-def evaluate(run: Run, scaling: Scaling, weight: Tensor, bias: Tensor) -> dict[str, Any]:
+def evaluate(run: Run, standardise: Standardise, weight: Tensor, bias: Tensor) -> dict[str, Any]:
     """Scores by split, as at the end of any run; there is one epoch, so the best is the last."""
     result: dict[str, Any] = {}
     for name, part in (("val", run.data.val), ("test", run.data.test)):
@@ -140,7 +131,7 @@ def evaluate(run: Run, scaling: Scaling, weight: Tensor, bias: Tensor) -> dict[s
             continue
         features, read = pooled_features(run, part)
         probabilities = np.full(part.labels.shape, np.nan, dtype=np.float32)
-        probabilities[read] = logits(scaling(features), weight, bias).sigmoid().numpy()
+        probabilities[read] = logits(standardise(features), weight, bias).sigmoid().numpy()
         np.savez_compressed(run.folder / f"predictions-{name}.npz", probabilities=probabilities)
         result[name] = summary_of(measure(Predictions(probabilities, {}), part))
         result["best"] = {"epoch": 1, "split": name, **result[name]}

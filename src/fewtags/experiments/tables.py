@@ -79,7 +79,8 @@ def paper_tables(rows: Sequence[Row], epoch_rule: str = "last") -> list[Table]:
         if len(unique(row["proportion"] for row in own)) == 1:
             tables.append(overview_table(own, dataset, epoch_rule))
             continue
-        tables += [proportion_table(main, dataset, metric, epoch_rule) for metric in METRIC_NAMES]
+        if main:  # a bench of ablation rows alone has none
+            tables += [proportion_table(main, dataset, metric, epoch_rule) for metric in METRIC_NAMES]
         if ablation:
             tables.append(proportion_table(parts, f"{dataset}, ablation", "map", epoch_rule))
     return tables

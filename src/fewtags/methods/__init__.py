@@ -65,12 +65,13 @@ PAPER_TRAINING: dict[str, Any] = {
     "train.step_gamma": 0.1,
 }
 # Its rows without features per category have a tanh layer before the classifier.
-PAPER_LINEAR: dict[str, Any] = {**PAPER_TRAINING, "head.hidden": 1024}
+PAPER_LINEAR: dict[str, Any] = {**PAPER_TRAINING, "head.standardise": False, "head.hidden": 1024}
 DEFAULT_NOTE = "the general settings of model and training, meant for your own images"
 PAPER_NOTE = "the training that the paper's tables share, with its baselines' head, loss scale and settings"
 
 # What LL and ROLE train: everything, without weight decay.
 OWN_END_TO_END: dict[str, Any] = {
+    "head.standardise": False,
     "model.train_from": "all",
     "input.size": 448,
     "train.epochs": 10,
@@ -233,6 +234,7 @@ METHODS: dict[str, Method] = {
                 "paper": {**PAPER_LINEAR, "method.detach_focus": False, "method.loss_scale": 30.0},
                 "own": {
                     "model.train_from": "all",
+                    "head.standardise": False,
                     "input.size": 448,
                     "train.epochs": 40,
                     "train.lr": 2e-4,

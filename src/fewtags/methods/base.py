@@ -91,8 +91,8 @@ class Outputs:
 class Start:
     """What a head learned from its one look at the training images, before the first step."""
 
-    known_proportion: Tensor  # [C] share of the present labels that are known
     sentence: str  # for the log
+    known_proportion: Tensor | None = None  # [C] share of the present labels that are known, where it was estimated
 
 
 @dataclass(frozen=True)

@@ -43,12 +43,12 @@ class PosteriorLabels(Objective):
 
     def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
         super().__init__(config, problem, feature_dim)
-        # Before a start, and with a head that has none: half of the labels, the middle of what the field measures.
+        # Before a start, and with a head that estimates none: half of the labels, the middle of what the field measures.
         self.register_buffer("known_proportion", torch.full((problem.num_categories,), config.known_proportion or 0.5))
         self.register_buffer("totals", torch.zeros(4, problem.num_categories))
 
     def start(self, start: Start) -> None:
-        if self.config.known_proportion is None:
+        if self.config.known_proportion is None and start.known_proportion is not None:
             self.known_proportion.copy_(start.known_proportion)
 
     def start_epoch(self, progress: Progress) -> None:

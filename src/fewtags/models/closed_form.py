@@ -100,10 +100,10 @@ class ClosedFormHead(Head):
         else:
             self.residual.start(first.basis, *seen.windows())
         return Start(
-            first.known_proportion.to(self.bias.device),
             f"Closed form from {int(statistics.count):,} images: penalty {first.penalty:g}, about "
             f"{float(first.known_proportion.mean()):.0%} of the tags that apply are known "
             f"({'given' if self.config.known_proportion else 'estimated'}).",
+            first.known_proportion.to(self.bias.device),
         )
 
     def _refined(self, first: InstantModel, features: Tensor, labels: Tensor) -> InstantModel:

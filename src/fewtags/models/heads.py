@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
-from fewtags.errors import UserError, did_you_mean
+from fewtags.distributed import sum_across_ranks
+from fewtags.errors import DataError, UserError, did_you_mean
 from fewtags.methods.base import Batch, Outputs, Problem, Start
 from fewtags.settings import Settings
 
@@ -28,7 +31,7 @@ class Head(nn.Module):
         pass
 
     needs_words = False  # wants Problem.words
-    needs_start = False  # wants to see the training images once before the first epoch
+    needs_start: bool = False  # wants to see the training images once before the first epoch
     feature_dim: int | None = None  # width of Outputs.features, None where it gives none
 
     def __init__(self, config: Settings, in_channels: int, problem: Problem):
@@ -63,10 +66,53 @@ def initial_bias(how: BiasInit, problem: Problem) -> Tensor:
     return torch.logit(prior) if how == "prior" else torch.zeros_like(prior)
 
 
+class Standardise(nn.Module):
+    """Pooled features of unit length, then each with mean 0 and spread 1 over the training images.
+
+    Backbones differ by orders of magnitude in what their channels are worth; without this, one learning rate and one
+    prior cannot serve them all. Mean and spread are those of the start, also where the backbone is trained on.
+    """
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, num_features: int):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(num_features))
+        self.register_buffer("spread", torch.ones(num_features))
+
+    def start(self, batches: Iterable[Tensor]) -> int:
+        """Take mean and spread over pooled features [B, D]; how many images there were."""
+        sums = torch.zeros(2 * len(self.mean) + 1, dtype=torch.float64)  # of x, of x^2, of images
+        for pooled in batches:
+            unit = F.normalize(pooled.float(), dim=1).double().cpu()
+            sums += torch.cat([unit.sum(0), unit.square().sum(0), torch.tensor([float(len(unit))])])
+        sums = sum_across_ranks(sums)
+        count = int(sums[-1])
+        if not count:
+            raise DataError("Not a single training image could be read.")
+        mean, square = (sums[:-1] / count).chunk(2)
+        self.mean.copy_(mean)
+        variance = square - mean.square()
+        # A feature that never changes says nothing: with an infinite spread it is 0 in every image.
+        self.spread.copy_(torch.where(variance > 1e-12, variance.clamp(min=0).sqrt(), torch.inf))
+        return count
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        return (F.normalize(pooled.float(), dim=1) - self.mean) / self.spread
+
+
 class LinearHead(Head):
-    """Average over locations, a tanh layer (the paper's ResNet row has one) or none, one linear layer."""
+    """Average over locations, standardised or not, a tanh layer (the paper's ResNet row has one) or none, one linear
+    layer."""
 
     class Config(Settings):
+        standardise: bool = True
+        """Bring pooled features to unit length and give each mean 0 and spread 1 over the training images, in one look
+        at them before training. The paper's baselines do not."""
+        prior: float = Field(1.0, ge=0)
+        """Strength of a Gaussian prior on the classifier of standardised features: before any label is seen, logits
+        vary by 1 / sqrt(prior) from image to image. Without one, a few known labels are learned by heart."""
         hidden: int = 0
         """Width of a tanh layer before the classifier; 0 for none. The paper's ResNet row has 1024."""
         dropout: float = 0.0
@@ -76,14 +122,30 @@ class LinearHead(Head):
 
     def __init__(self, config: Config, in_channels: int, problem: Problem):
         super().__init__(config, in_channels, problem)
+        self.standardise = Standardise(in_channels) if config.standardise else None
+        self.needs_start = config.standardise
         self.hidden = (
             nn.Sequential(nn.Linear(in_channels, config.hidden), nn.Tanh()) if config.hidden else nn.Identity()
         )
         self.dropout = nn.Dropout(config.dropout)
         self.classifier = nn.Linear(config.hidden or in_channels, problem.num_categories)
+        # D standardised features with weights of variance 1 / (D prior) give logits of variance 1 / prior. The loss is
+        # a mean over images and categories, so its prior is too.
+        self.penalty = config.prior * self.classifier.in_features / (2 * problem.num_images)
         with torch.no_grad():
             self.classifier.bias.copy_(initial_bias(config.bias_init, problem))
+            if config.standardise:
+                self.classifier.weight.zero_()  # random weights would only have to be unlearned
+
+    def start(self, batches: Iterable[Batch]) -> Start:
+        assert self.standardise is not None
+        count = self.standardise.start(batch.images.float().mean((2, 3)) for batch in batches)
+        return Start(f"Features standardised over {count:,} images.")
 
     def forward(self, feature_map: Tensor) -> Outputs:
         pooled = feature_map.mean((2, 3))  # [B, D]
-        return Outputs(self.classifier(self.dropout(self.hidden(pooled))))
+        if self.standardise is None:
+            return Outputs(self.classifier(self.dropout(self.hidden(pooled))))
+        logits = self.classifier(self.dropout(self.hidden(self.standardise(pooled))))
+        squares = self.classifier.weight.square().sum(1).mean()
+        return Outputs(logits, prior=self.penalty * squares if self.training else None)
