@@ -17,7 +17,7 @@ from fewtags.engine.training import train
 from fewtags.errors import UserError
 from fewtags.experiments.charts import Series, line_chart, nice_ticks, spread_out
 from fewtags.experiments.examples import judge
-from fewtags.experiments.report import write_report
+from fewtags.experiments.report import state_lines, write_report
 from fewtags.experiments.runs import find_runs, tidy_rows
 
 
@@ -71,6 +71,12 @@ def test_categories_stand_beside_their_known_positives(page, runs):
 def test_thresholds_of_each_category_are_drawn(page):
     assert all(f"thresholds of {name}" in page for name in ("red", "green", "blue"))
     assert "theta_pos" in page
+    assert "theta_neg" in page
+
+
+def test_the_legend_names_only_the_lines_that_a_method_has():
+    """CALDNR's default profile has no theta_neg; what it has keeps the style that it has everywhere."""
+    assert state_lines([{"epoch": 1, "theta_pos": [0.5], "s_neg": [0.1]}]) == {"theta_pos": 0, "s_neg": 3}
 
 
 def test_images_and_attention_are_embedded(page):

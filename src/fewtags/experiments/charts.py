@@ -7,7 +7,7 @@ in grey and by the colour-blind.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
@@ -210,10 +210,10 @@ def spread_out(heights: Sequence[float], top: float, bottom: float) -> list[floa
     return placed
 
 
-def legend(names: Sequence[str]) -> Markup:
-    """Marker and name of each line, for charts too small to carry them."""
+def legend(styles: Mapping[str, int]) -> Markup:
+    """Marker and name of each line with its style, for charts too small to carry them."""
     items = []
-    for style, name in enumerate(names):
+    for name, style in styles.items():
         key = Markup('<svg class="key" viewBox="0 0 26 12" aria-hidden="true"><polyline class="line c{}" '
                      'points="1,6 25,6"/>{}</svg>').format(style % NUM_COLOURS, marker(13, 6, style))  # fmt: skip
         items.append(Markup("<li>{}{}</li>").format(key, escape(name)))

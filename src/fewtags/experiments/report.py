@@ -21,7 +21,7 @@ from fewtags.files import written_whole
 from fewtags.ticker import duration
 
 MANY_CATEGORIES = 24  # more than this many are not each given a chart of thresholds
-STATE_LINES = ("theta_pos", "theta_neg", "s_pos", "s_neg")  # in the rows of kind "categories"
+STATE_LINES = {"theta_pos": 0, "theta_neg": 1, "s_pos": 2, "s_neg": 3}  # style of each, in rows of kind "categories"
 DECISIONS = ("found", "rejected")
 
 
@@ -217,7 +217,12 @@ def method_detail(run: RunRecord) -> Detail | None:
     if not decisions and not thresholds:
         return None
     title = f"{label(run)} on {run.dataset}, {proportion_label(run.proportion)}"
-    return Detail(title, decisions, thresholds, legend(STATE_LINES), left_out)
+    return Detail(title, decisions, thresholds, legend(state_lines(run.rows_of("categories"))), left_out)
+
+
+def state_lines(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """The lines that a method has, with their styles."""
+    return {name: style for name, style in STATE_LINES.items() if any(name in row for row in rows)}
 
 
 def decision_charts(run: RunRecord) -> list[Markup]:
@@ -260,7 +265,7 @@ def threshold_charts(run: RunRecord) -> tuple[list[tuple[str, str, Markup]], int
     names, known = run.data["categories"], run.data["known_positives"]
     order = sorted(range(len(names)), key=lambda c: -known[c])
     shown = order if len(order) <= MANY_CATEGORIES else order[: MANY_CATEGORIES // 2] + order[-MANY_CATEGORIES // 2 :]
-    numbers = (row[name][c] for row in rows for name in STATE_LINES if name in row for c in shown)
+    numbers = (row[name][c] for row in rows for name in state_lines(rows) for c in shown)
     values = [number for number in numbers if number is not None]
     y_range = (min(0.0, *values), max(values))  # one for all, so that categories can be compared
     charts = [(names[c], f"{known[c]} known", threshold_chart(rows, c, names[c], y_range)) for c in shown]
@@ -269,9 +274,8 @@ def threshold_charts(run: RunRecord) -> tuple[list[tuple[str, str, Markup]], int
 
 def threshold_chart(rows: Sequence[dict[str, Any]], c: int, category: str, y_range: tuple[float, float]) -> Markup:
     series = [
-        Series(name, [(row["epoch"], row[name][c]) for row in rows if row[name][c] is not None], place)
-        for place, name in enumerate(STATE_LINES)
-        if name in rows[0]
+        Series(name, [(row["epoch"], row[name][c]) for row in rows if row[name][c] is not None], style)
+        for name, style in state_lines(rows).items()
     ]
     return line_chart(
         series, title=f"thresholds of {category}", x_label="epoch", y_label="", y_range=y_range, size=(240, 150),
