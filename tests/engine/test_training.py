@@ -128,7 +128,7 @@ def test_broken_images_are_reported_and_left_out(patches, tmp_path):
 
 def test_a_loss_that_is_not_finite_stops_the_run(patches, tmp_path):
     config = TinyConfig.make("train.lr=1e30", "train.optimizer=adam", "train.schedule=none", "train.epochs=3")
-    with pytest.raises(RunFailed, match=r"not finite at epoch \d+, step \d+ \(observed: \w+\)"):
+    with pytest.raises(RunFailed, match=r"not finite at epoch \d+, step \d+ \(observed: \S+, prior: \w+\)"):
         run(config, tmp_path / "run", patches)
 
 

@@ -47,7 +47,7 @@ def test_the_size_of_batches_and_of_an_image_do_not_matter(images):
     head, other = started(images), Standardise(DIM)
     other.start(batch.images.mean((2, 3)) for batch in reversed(batches(images, 37)))
     torch.testing.assert_close(head.standardise.mean, other.mean)
-    torch.testing.assert_close(head.standardise.spread, other.spread)
+    torch.testing.assert_close(head.standardise.factor, other.factor)
     pooled = images[0].mean((2, 3))
     torch.testing.assert_close(other(pooled), other(5 * pooled), rtol=1e-3, atol=1e-3)
 
@@ -86,8 +86,8 @@ def test_trained_to_the_end_an_is_the_regularised_logistic_regression(images):
     x = head.standardise(maps.mean((2, 3))).numpy()
     for category in range(CATEGORIES):
         slow = LogisticRegression(C=1 / (0.5 * DIM), tol=1e-10, max_iter=10_000).fit(x, labels[:, category].numpy())
-        np.testing.assert_allclose(head.classifier.weight[category].detach(), slow.coef_[0], atol=2e-3)
-        np.testing.assert_allclose(head.classifier.bias[category].detach(), slow.intercept_[0], atol=2e-3)
+        np.testing.assert_allclose(head.classifier.weight[category].detach(), slow.coef_[0], atol=1e-2)
+        np.testing.assert_allclose(head.classifier.bias[category].detach(), slow.intercept_[0], atol=1e-2)
 
 
 def test_the_prior_belongs_to_training_and_to_standardised_features(images):

@@ -143,8 +143,10 @@ def image_hash(annotations: Annotations, root: Path, quiet: bool = False) -> str
     remembered = root / ".images" / image_stamps(annotations)
     with one_at_a_time(remembered):
         if not remembered.is_file():
-            with ticking("Reading images", len(annotations), quiet=quiet) as ticker, written_whole(remembered) as beside:
-                beside.write_text(content_hash(annotations, ticker), encoding="utf-8")
+            with ticking("Reading images", len(annotations), quiet=quiet) as ticker:
+                digest = content_hash(annotations, ticker)
+            with written_whole(remembered) as beside:
+                beside.write_text(digest, encoding="utf-8")
     return remembered.read_text(encoding="utf-8")
 
 

@@ -1,25 +1,27 @@
-"""Before the first epoch: a head that starts from the data sees every training image once."""
+"""Before the first epoch: a neck or head that starts from the data sees every training image once."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
+from torch import Tensor
 
 from fewtags.engine.run import Run, make_batches
 from fewtags.methods.base import Batch
 
 
-def start_head(run: Run) -> None:
-    """One pass over the plain view of the training images, where the head wants it."""
+def start_model(run: Run) -> None:
+    """One pass over the plain view of the training images for the neck, and one for the head, where they want it."""
     model = run.learner.model
-    if not model.head.needs_start:
-        return
     started = time.monotonic()
     was_training = model.training
     model.eval()
-    run.log.say(run.learner.start(plain_maps(run)).sentence)
+    if model.neck.needs_start:
+        run.log.say(model.neck.start(plain_maps(run, model.backbone_map)))
+    if model.head.needs_start:
+        run.log.say(run.learner.start(plain_maps(run, model.feature_map)).sentence)
     model.train(was_training)
     if run.ema is not None:
         run.ema.set(model)
@@ -27,8 +29,8 @@ def start_head(run: Run) -> None:
 
 
 @torch.no_grad()
-def plain_maps(run: Run) -> Iterator[Batch]:
-    """The training images as feature maps behind the neck, without augmentation."""
+def plain_maps(run: Run, map_of: Callable[[Tensor], Tensor]) -> Iterator[Batch]:
+    """The training images as feature maps, without augmentation."""
     batches = run.train_batches  # these are plain already where nothing is augmented; their images are read only once
     if run.config.input.augment:
         batches = make_batches(run.config, run.learner, run.data.train, run.device, training=False)
@@ -39,5 +41,5 @@ def plain_maps(run: Run) -> Iterator[Batch]:
             if loaded.batch is not None:
                 batch = loaded.batch.to(run.device)
                 with run.autocast():
-                    maps = run.learner.model.feature_map(batch.images)
+                    maps = map_of(batch.images)
                 yield Batch(maps, batch.labels, batch.index)

@@ -14,7 +14,7 @@ class Elementwise(Objective):
 
     class Config(Settings):
         loss_scale: float = 1.0
-        """Factor on the mean loss. It matters beside Adam's coupled weight decay."""
+        """Factor on the mean loss. It matters beside Adam's coupled weight decay and the head's prior."""
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """[B, C]"""

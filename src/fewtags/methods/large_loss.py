@@ -39,7 +39,7 @@ class LargeLoss(Objective):
         delta_rel: float = 0.2
         """Percent of a batch's labels by which the doubted share grows each epoch; the first epoch doubts none."""
         loss_scale: float = 1.0
-        """Factor on the mean loss. It matters beside Adam's coupled weight decay."""
+        """Factor on the mean loss. It matters beside Adam's coupled weight decay and the head's prior."""
 
     def doubted(self, batch: Batch, outputs: Outputs, progress: Progress) -> Tensor:
         losses = assume_negative_loss(outputs.logits.detach(), batch.labels)

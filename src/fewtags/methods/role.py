@@ -31,7 +31,7 @@ class Role(Objective):
         table_weight_decay: float = 0.0
         """Pulls estimated labels to one half. The paper's baseline did so by accident (5e-4)."""
         loss_scale: float = 1.0
-        """Factor on the loss. It matters beside Adam's coupled weight decay."""
+        """Factor on the loss. It matters beside Adam's coupled weight decay and the head's prior."""
 
     def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
         super().__init__(config, problem, feature_dim)

@@ -74,12 +74,12 @@ class Standardise(nn.Module):
     """
 
     mean: Tensor
-    spread: Tensor
+    factor: Tensor  # 1 / spread; 0 for a feature that never changes and so says nothing
 
     def __init__(self, num_features: int):
         super().__init__()
         self.register_buffer("mean", torch.zeros(num_features))
-        self.register_buffer("spread", torch.ones(num_features))
+        self.register_buffer("factor", torch.ones(num_features))
 
     def start(self, batches: Iterable[Tensor]) -> int:
         """Take mean and spread over pooled features [B, D]; how many images there were."""
@@ -94,12 +94,11 @@ class Standardise(nn.Module):
         mean, square = (sums[:-1] / count).chunk(2)
         self.mean.copy_(mean)
         variance = square - mean.square()
-        # A feature that never changes says nothing: with an infinite spread it is 0 in every image.
-        self.spread.copy_(torch.where(variance > 1e-12, variance.clamp(min=0).sqrt(), torch.inf))
+        self.factor.copy_(torch.where(variance > 1e-12, variance.clamp(min=1e-12).rsqrt(), 0.0))
         return count
 
     def forward(self, pooled: Tensor) -> Tensor:
-        return (F.normalize(pooled.float(), dim=1) - self.mean) / self.spread
+        return (F.normalize(pooled.float(), dim=1) - self.mean) * self.factor
 
 
 class LinearHead(Head):
