@@ -6,7 +6,11 @@ import torch
 import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 
+from conftest import TinyConfig
 from fewtags.config import load_config
+from fewtags.data.prepare import split_data
+from fewtags.engine import start
+from fewtags.engine.training import train
 from fewtags.errors import DataError
 from fewtags.methods import METHODS
 from fewtags.methods.base import Batch, Problem
@@ -105,3 +109,14 @@ def test_published_trainings_have_the_head_as_published(name):
     for profile in METHODS[name].profiles:
         config = load_config(None, [f"method={name}", f"method.profile={profile}"])
         assert config.head.standardise == ((name, profile) == ("focal", "own"))
+
+
+@pytest.mark.parametrize(("method", "plain"), [("an", False), ("instant", True)])
+def test_features_are_standardised_as_they_are_trained_on(method, plain, patches, tmp_path, monkeypatch):
+    """AN's head sees the augmented images of the first epoch, the closed form the plain ones."""
+    asked = []
+    original = start.make_batches
+    monkeypatch.setattr(start, "make_batches", lambda *a, **k: asked.append(k["training"]) or original(*a, **k))
+    config = TinyConfig.make(f"method={method}", "input.augment=true", "train.epochs=1")
+    train(config, tmp_path / "run", data=split_data(patches, config.data, config.seed), quiet=True)
+    assert asked == ([False] if plain else [])

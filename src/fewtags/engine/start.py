@@ -13,15 +13,16 @@ from fewtags.methods.base import Batch
 
 
 def start_model(run: Run) -> None:
-    """One pass over the plain view of the training images for the neck, and one for the head, where they want it."""
+    """One pass over the training images for the neck, and one for the head, where they want it."""
     model = run.learner.model
     started = time.monotonic()
     was_training = model.training
     model.eval()
     if model.neck.needs_start:
-        run.log.say(model.neck.start(plain_maps(run, model.backbone_map)))
+        run.log.say(model.neck.start(training_maps(run, model.backbone_map)))
     if model.head.needs_start:
-        run.log.say(run.learner.start(plain_maps(run, model.feature_map)).sentence)
+        maps = training_maps(run, model.feature_map, plain=model.head.starts_plain)
+        run.log.say(run.learner.start(maps).sentence)
     model.train(was_training)
     if run.ema is not None:
         run.ema.set(model)
@@ -29,10 +30,10 @@ def start_model(run: Run) -> None:
 
 
 @torch.no_grad()
-def plain_maps(run: Run, map_of: Callable[[Tensor], Tensor]) -> Iterator[Batch]:
-    """The training images as feature maps, without augmentation."""
+def training_maps(run: Run, map_of: Callable[[Tensor], Tensor], plain: bool = True) -> Iterator[Batch]:
+    """The training images as feature maps, plain or as augmented in the first epoch."""
     batches = run.train_batches  # these are plain already where nothing is augmented; their images are read only once
-    if run.config.input.augment:
+    if plain and run.config.input.augment:
         batches = make_batches(run.config, run.learner, run.data.train, run.device, training=False)
     with run.log.ticking("First look at the images", batches.num_steps) as ticker:
         for loaded in batches.epoch():

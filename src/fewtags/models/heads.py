@@ -32,6 +32,7 @@ class Head(nn.Module):
 
     needs_words = False  # wants Problem.words
     needs_start: bool = False  # wants to see the training images once before the first epoch
+    starts_plain: bool = True  # and that without augmentation; otherwise as in the first epoch
     feature_dim: int | None = None  # width of Outputs.features, None where it gives none
 
     def __init__(self, config: Settings, in_channels: int, problem: Problem):
@@ -39,7 +40,7 @@ class Head(nn.Module):
         self.config: Any = config
 
     def start(self, batches: Iterable[Batch]) -> Start:
-        """Only where `needs_start`: every training image once, its plain view as a feature map in `Batch.images`."""
+        """Only where `needs_start`: every training image once, as a feature map in `Batch.images`."""
         raise NotImplementedError
 
     def forward(self, feature_map: Tensor) -> Outputs:
@@ -118,6 +119,10 @@ class LinearHead(Head):
         """Share of pooled features dropped in training."""
         bias_init: BiasInit = "prior"
         """Start biases at the log-odds of a known positive ("prior") or at zero, as the research code does."""
+
+    # Crops have other features than whole images. If the mean is theirs, no weight can shift all images' logits at once;
+    # with the plain images' mean ROLE does just that to reach its expected number of positives, and ranks badly.
+    starts_plain = False
 
     def __init__(self, config: Config, in_channels: int, problem: Problem):
         super().__init__(config, in_channels, problem)
