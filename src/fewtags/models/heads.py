@@ -120,7 +120,7 @@ class LinearHead(Head):
         bias_init: BiasInit = "prior"
         """Start biases at the log-odds of a known positive ("prior") or at zero, as the research code does."""
 
-    # Crops have other features than whole images. If the mean is theirs, no weight can shift all images' logits at once;
+    # Crops have other features than whole images. If the mean is theirs, no weight shifts the logits of all at once;
     # with the plain images' mean ROLE does just that to reach its expected number of positives, and ranks badly.
     starts_plain = False
 
