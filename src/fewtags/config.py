@@ -81,9 +81,6 @@ class ModelConfig(Settings):
     """Average pooling of the feature map before the head; 2 in the paper (14x14 to 7x7)."""
     width: int = Field(0, ge=0)
     """Channels after a 1x1 convolution behind the backbone; 0 keeps the backbone's, 1024 in the paper."""
-    width_start: Literal["random", "principal"] = "random"
-    """Where that convolution begins: at random, as in the paper, or at the directions in which the training images
-    differ most, which a few known labels cannot teach it."""
 
 
 class CacheConfig(Settings):

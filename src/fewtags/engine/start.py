@@ -1,28 +1,25 @@
-"""Before the first epoch: a neck or head that starts from the data sees every training image once."""
+"""Before the first epoch: a head that starts from the data sees every training image once."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from fewtags.engine.run import Run, make_batches
 from fewtags.methods.base import Batch
 
 
-def start_model(run: Run) -> None:
-    """One pass over the training images for the neck, and one for the head, where they want it."""
+def start_head(run: Run) -> None:
+    """One pass over the training images, where the head wants it."""
     model = run.learner.model
+    if not model.head.needs_start:
+        return
     started = time.monotonic()
     was_training = model.training
     model.eval()
-    if model.neck.needs_start:
-        run.log.say(model.neck.start(training_maps(run, model.backbone_map)))
-    if model.head.needs_start:
-        maps = training_maps(run, model.feature_map, plain=model.head.starts_plain)
-        run.log.say(run.learner.start(maps).sentence)
+    run.log.say(run.learner.start(training_maps(run, plain=model.head.starts_plain)).sentence)
     model.train(was_training)
     if run.ema is not None:
         run.ema.set(model)
@@ -30,8 +27,8 @@ def start_model(run: Run) -> None:
 
 
 @torch.no_grad()
-def training_maps(run: Run, map_of: Callable[[Tensor], Tensor], plain: bool = True) -> Iterator[Batch]:
-    """The training images as feature maps, plain or as augmented in the first epoch."""
+def training_maps(run: Run, *, plain: bool) -> Iterator[Batch]:
+    """The training images as feature maps behind the neck, plain or as augmented in the first epoch."""
     batches = run.train_batches  # these are plain already where nothing is augmented; their images are read only once
     if plain and run.config.input.augment:
         batches = make_batches(run.config, run.learner, run.data.train, run.device, training=False)
@@ -42,5 +39,5 @@ def training_maps(run: Run, map_of: Callable[[Tensor], Tensor], plain: bool = Tr
             if loaded.batch is not None:
                 batch = loaded.batch.to(run.device)
                 with run.autocast():
-                    maps = map_of(batch.images)
+                    maps = run.learner.model.feature_map(batch.images)
                 yield Batch(maps, batch.labels, batch.index)

@@ -23,7 +23,7 @@ from fewtags.engine.record import describe, load_last, restore, save_run, write_
 from fewtags.engine.run import Measured, Run, build_run, choose_device, make_batches
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.schedule import lr_factor
-from fewtags.engine.start import start_model
+from fewtags.engine.start import start_head
 from fewtags.engine.thresholds import choose_thresholds
 from fewtags.errors import DataError, Interrupted, RunFailed
 from fewtags.files import write_json
@@ -72,7 +72,7 @@ def train(
     else:
         describe(run)
         write_record(run)
-        start_model(run)
+        start_head(run)
     with stop_signals() as stop:
         while run.epoch < run.num_epochs:
             train_one_epoch(run, stop)

@@ -42,7 +42,7 @@ def build_classifier(config: RunConfig, problem: Problem, *, load_weights: bool 
         stride_in_1x1=model.stride_in_1x1,
         input_size=config.input.size,
     )
-    neck = Neck(backbone.num_channels, model.pool, model.width, principal=model.width_start == "principal")
+    neck = Neck(backbone.num_channels, model.pool, model.width)
     head = head_class(config.head_name)(config.head, neck.num_channels, problem)
     from_scratch = not model.pretrained and model.weights is None
     train_from = ("all" if from_scratch else "head") if model.train_from == "auto" else model.train_from
