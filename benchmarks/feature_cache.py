@@ -46,7 +46,7 @@ def make_images(folder: Path, number: int) -> Annotations:
 
 
 def make_config(cached: bool, folder: Path) -> RunConfig:
-    settings = ["model.backbone=tf_efficientnet_lite0", "model.pretrained=false", "model.train_from=head",
+    settings = ["method=an", "model.backbone=tf_efficientnet_lite0", "model.pretrained=false", "model.train_from=head",
                 "data.known=0.3", "input.size=224", "input.resize=256", "train.workers=0", "data.val_share=0",
                 f"cache.enabled={str(cached).lower()}", "cache.views=1", f"cache.folder={folder}"]  # fmt: skip
     return load_config(None, [*settings, *([f"model.weights={LITE0}"] if LITE0.is_file() else [])])
