@@ -12,12 +12,13 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from fewtags.config import read_yaml
+from fewtags.experiments.bench import flat
 
 
 @dataclass(frozen=True)
@@ -30,18 +31,9 @@ class Tried:
 
 def read(runs: Path) -> Iterator[Tried]:
     for file in sorted(runs.glob("*/*/known-*/seed-*/result.json")):
-        settings = dict(flat(yaml.safe_load((file.parent / "config.yaml").read_text())))
+        settings = flat(read_yaml(file.parent / "config.yaml"))
         score = 100 * json.loads(file.read_text())["val"]["map"]
         yield Tried(settings["method.name"], settings.pop("data.known"), settings, score)
-
-
-def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """{"train": {"lr": 1}} -> ("train.lr", 1)"""
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{above}{key}.")
-        else:
-            yield above + key, value
 
 
 def differing(runs: list[Tried]) -> list[str]:
