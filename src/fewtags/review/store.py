@@ -1,0 +1,308 @@
+"""Decisions of people about single labels, in one SQLite file that only grows.
+
+A row says that somebody set the label of one image and category from `old` to `new`. Rows are never changed: an undo is
+a row of its own that points to the row it takes back (`undo_of`). Rows written together share a `step`, and a step is
+undone as a whole. `append` returns when the rows would survive a power cut.
+
+    store = DecisionStore(decisions_file(run))
+    store.append([Draft("a.jpg", "dog", old=UNKNOWN, new=PRESENT)], reviewer="ann", queue="missing", run="voc-10")
+    store.labels()  # {("a.jpg", "dog"): 1}
+    store.undo(store.last_step(), reviewer="ann")
+
+"Unsure" is a decision for UNKNOWN. It is in `labels()`, while a decision that was undone is not.
+
+The `version` of a label is the id of the last row about it, 0 where there is none. Who decides says which version they
+saw; when somebody else was there in between, nothing is written and `Conflict` tells what they did.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from fewtags.errors import UserError
+
+SCHEMA = 1
+Label = tuple[str, str]  # image, category
+
+TABLE = """
+CREATE TABLE decisions (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    step INTEGER NOT NULL,
+    image TEXT NOT NULL,
+    content_hash TEXT NOT NULL,
+    category TEXT NOT NULL,
+    old INTEGER NOT NULL CHECK (old IN (-1, 0, 1)),
+    new INTEGER NOT NULL CHECK (new IN (-1, 0, 1)),
+    reviewer TEXT NOT NULL,
+    decided_at TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    run TEXT NOT NULL,
+    undo_of INTEGER UNIQUE REFERENCES decisions (id)
+);
+CREATE INDEX decisions_label ON decisions (image, category);
+CREATE INDEX decisions_step ON decisions (step);
+CREATE TRIGGER decisions_stay BEFORE UPDATE ON decisions BEGIN SELECT RAISE(ABORT, 'decisions are never changed'); END;
+CREATE TRIGGER decisions_keep BEFORE DELETE ON decisions BEGIN SELECT RAISE(ABORT, 'decisions are never deleted'); END;
+"""
+# What holds: neither an undo nor undone; the last such row of a label is its state.
+STANDING = "undo_of IS NULL AND NOT EXISTS (SELECT 1 FROM decisions u WHERE u.undo_of = d.id)"
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A decision to be written."""
+
+    image: str  # as in the annotations
+    category: str
+    old: int
+    new: int
+    content_hash: str = ""  # of the file that was looked at
+    version: int | None = None  # the one that was seen; None: whatever it is
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A row of the file."""
+
+    id: int
+    step: int
+    image: str
+    content_hash: str
+    category: str
+    old: int
+    new: int
+    reviewer: str
+    decided_at: str  # ISO 8601, UTC
+    queue: str
+    run: str
+    undo_of: int | None
+
+    @property
+    def label(self) -> Label:
+        return self.image, self.category
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many labels are decided, and how."""
+
+    present: int = 0
+    absent: int = 0
+    unsure: int = 0
+
+    @property
+    def decided(self) -> int:
+        return self.present + self.absent + self.unsure
+
+
+class Conflict(UserError):
+    """Somebody else decided about the same label since it was seen; `others` are the last rows about those labels."""
+
+    def __init__(self, others: Sequence[Decision]):
+        first = others[0]
+        super().__init__(
+            f"{first.reviewer or 'Somebody'} decided about '{first.category}' of {first.image} at {first.decided_at}, "
+            "after you saw it; look at it again."
+        )
+        self.others = list(others)
+
+
+def decisions_file(run: Path) -> Path:
+    """Where the decisions of a run are."""
+    return Path(run) / "review" / "decisions.sqlite"
+
+
+class DecisionStore:
+    def __init__(self, file: Path, *, read_only: bool = False):
+        """Open or create the file; `read_only` needs one that exists and never writes."""
+        self.file, self.read_only = Path(file), read_only
+        self._lock = threading.RLock()  # one connection for all threads, and a transaction at a time
+        if read_only and not self.file.is_file():
+            raise UserError(f"{self.file} does not exist: nobody has decided anything about this run yet.")
+        if not read_only:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+        mode = "ro" if read_only else "rwc"
+        try:
+            self._connection = sqlite3.connect(
+                f"{self.file.absolute().as_uri()}?mode={mode}", uri=True, check_same_thread=False, isolation_level=None
+            )
+            self._prepare()
+        except sqlite3.DatabaseError as error:
+            raise UserError(f"{self.file} cannot be used as a file of decisions: {error}.") from error
+
+    def _prepare(self) -> None:
+        self._connection.execute("PRAGMA busy_timeout = 10000")
+        if not self.read_only:
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")  # a commit returns when it is on the disk
+            with self._transaction():
+                if not self._schema():
+                    for statement in TABLE.split(";\n"):
+                        self._connection.execute(statement)
+                    self._connection.execute(f"PRAGMA user_version = {SCHEMA}")
+        if self._schema() != SCHEMA:
+            raise UserError(f"{self.file} has schema {self._schema()}; this version of fewtags reads {SCHEMA}.")
+
+    def _schema(self) -> int:
+        return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Nobody else writes in between, in this or in another process; all of it is written or nothing."""
+        with self._lock:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def __enter__(self) -> DecisionStore:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # --- writing ---
+
+    def append(self, drafts: Sequence[Draft], *, reviewer: str, queue: str, run: str) -> list[Decision]:
+        """Write all of them as one step, or, by raising Conflict, none."""
+        with self._transaction():
+            seen = [(d, self._last_about((d.image, d.category))) for d in drafts if d.version is not None]
+            others = [last for draft, last in seen if last is not None and last.id != draft.version]
+            if others:
+                raise Conflict(others)
+            first, now = self._next_id(), _now()
+            rows = [
+                Decision(
+                    first + n, first, d.image, d.content_hash, d.category, d.old, d.new, reviewer, now, queue, run, None
+                )
+                for n, d in enumerate(drafts)
+            ]
+            self._insert(rows)
+        return rows
+
+    def undo(self, step: int, *, reviewer: str) -> list[Decision]:
+        """Take back a whole step. Conflict where one of its labels was decided again since."""
+        with self._transaction():
+            taken_back = list(self._select(f"WHERE step = ? AND {STANDING} ORDER BY id DESC", (step,)))
+            if not taken_back:
+                raise UserError(f"Step {step} cannot be undone: there is none, or it was undone before.")
+            last = {d.label: self._last_about(d.label) for d in taken_back}
+            in_step = {d.id for d in taken_back}
+            others = [d for d in last.values() if d is not None and not self._rests_on(d, in_step)]
+            if others:
+                raise Conflict(others)
+            first, now = self._next_id(), _now()
+            rows = [
+                Decision(
+                    first + n,
+                    first,
+                    d.image,
+                    d.content_hash,
+                    d.category,
+                    d.new,
+                    d.old,
+                    reviewer,
+                    now,
+                    d.queue,
+                    d.run,
+                    d.id,
+                )
+                for n, d in enumerate(taken_back)
+            ]
+            self._insert(rows)
+        return rows
+
+    def _rests_on(self, last: Decision, in_step: set[int]) -> bool:
+        """Is the state of this label one of the step's rows? Later ones that were undone do not count."""
+        standing = self._select(f"WHERE image = ? AND category = ? AND {STANDING} ORDER BY id DESC LIMIT 1", last.label)
+        return any(decision.id in in_step for decision in standing)
+
+    def _next_id(self) -> int:
+        return int(self._connection.execute("SELECT COALESCE(MAX(id), 0) + 1 FROM decisions").fetchone()[0])
+
+    def _insert(self, rows: Sequence[Decision]) -> None:
+        marks = ", ".join("?" * len(fields(Decision)))
+        self._connection.executemany(f"INSERT INTO decisions VALUES ({marks})", map(astuple, rows))
+
+    # --- reading ---
+
+    def __iter__(self) -> Iterator[Decision]:
+        """Every row that was ever written, in order, undone ones and undos too."""
+        return iter(self._select("ORDER BY id"))
+
+    def standing(self) -> Iterator[Decision]:
+        """The decision that holds for each decided label, in order of time."""
+        yield from self._select(
+            f"JOIN (SELECT MAX(id) AS last FROM decisions d WHERE {STANDING} GROUP BY image, category) "
+            "ON d.id = last ORDER BY d.id"
+        )
+
+    def labels(self) -> dict[Label, int]:
+        """What was decided, as it holds now: 1 present, -1 absent, 0 unsure."""
+        return {decision.label: decision.new for decision in self.standing()}
+
+    def counts(self, category: str | None = None) -> Counts:
+        """Of the decided labels, of all categories or of one."""
+        return self.counts_by_category().get(category, Counts()) if category is not None else _counts(self.standing())
+
+    def counts_by_category(self) -> dict[str, Counts]:
+        by_category: dict[str, list[Decision]] = {}
+        for decision in self.standing():
+            by_category.setdefault(decision.category, []).append(decision)
+        return {category: _counts(decisions) for category, decisions in by_category.items()}
+
+    def versions(self) -> dict[Label, int]:
+        """The id of the last row about each label, undos included; labels without any are not there."""
+        with self._lock:
+            rows = self._connection.execute("SELECT image, category, MAX(id) FROM decisions GROUP BY image, category")
+            return {(image, category): last for image, category, last in rows}
+
+    def last_step(self, reviewer: str | None = None) -> int | None:
+        """The last step that can be undone, of one reviewer or of all."""
+        mine = "" if reviewer is None else " AND reviewer = ?"
+        query = f"SELECT MAX(step) FROM decisions d WHERE {STANDING}{mine}"
+        with self._lock:
+            return self._connection.execute(query, () if reviewer is None else (reviewer,)).fetchone()[0]
+
+    def last_id(self) -> int:
+        """Grows with every row: who remembers it can ask for what came `since`."""
+        return self._next_id() - 1
+
+    def since(self, last_id: int) -> list[Decision]:
+        """Rows that were written after the one of this id."""
+        return self._select("WHERE id > ? ORDER BY id", (last_id,))
+
+    def _last_about(self, label: Label) -> Decision | None:
+        rows = self._select("WHERE image = ? AND category = ? ORDER BY id DESC LIMIT 1", label)
+        return rows[0] if rows else None
+
+    def _select(self, rest: str, values: Sequence[object] = ()) -> list[Decision]:
+        names = ", ".join(f"d.{field.name}" for field in fields(Decision))
+        with self._lock:
+            return [
+                Decision(*row) for row in self._connection.execute(f"SELECT {names} FROM decisions d {rest}", values)
+            ]
+
+
+def _counts(decisions: Iterable[Decision]) -> Counts:
+    number = Counter(decision.new for decision in decisions)
+    return Counts(present=number[1], absent=number[-1], unsure=number[0])
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
