@@ -8,18 +8,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import timm
 import torch
 from safetensors.torch import load_file
+from timm.data import ImageNetInfo, infer_imagenet_subset
 from torch import Tensor, nn
 
 from fewtags.errors import RunFailed, UserError, did_you_mean
 from fewtags.models.tensor_files import first_line, read_tensors
 
 NOT_FEATURES = ("global_pool", "head_drop", "fc", "classifier", "head", "last_linear", "fc_norm")
+
+
+@dataclass(frozen=True)
+class ClassHead:
+    """The classifier that timm's model was pretrained with: logits = average-pooled map @ weight.T + bias."""
+
+    weight: Tensor  # [K, D]
+    bias: Tensor  # [K]
+    synsets: tuple[str, ...]  # WordNet ids of the K classes, such as "n02084071"
 
 
 class Backbone(nn.Module):
@@ -39,6 +50,7 @@ class Backbone(nn.Module):
         self.register_buffer("pixel_mean", 255 * torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("pixel_std", 255 * torch.tensor(std).view(3, 1, 1), persistent=False)
         self.num_frozen = 0
+        self.class_head: ClassHead | None = None  # no part of the state: a model keeps of it what it uses
 
     def freeze_before(self, train_from: str) -> None:
         """Freeze every stage before the named one; "all" freezes nothing and "head" everything."""
@@ -84,22 +96,45 @@ def create_backbone(
     weights: str | Path | None = None,
     stride_in_1x1: bool = False,
     input_size: int | None = None,
+    keep_classifier: bool = False,
 ) -> Backbone:
     """A timm model by name: weights from a local file, else from timm's hub if `pretrained`, else random.
 
-    Models made for one image size (transformers with position embeddings) are refitted to `input_size`.
+    Models made for one image size (transformers with position embeddings) are refitted to `input_size`. With
+    `keep_classifier` the backbone gets the `class_head` that its weights came with, if they came with one.
     """
     if name not in timm.list_models() and name.split(".")[0] not in timm.list_models():
         raise UserError(f"There is no timm backbone '{name}'; {_similar_backbones(name)}")
     model = _create(name, pretrained and weights is None)
     if stride_in_1x1:
         move_stride_to_1x1(model, name)
-    if weights is not None:
-        load_weights(model, Path(weights))
+    has_classifier = load_weights(model, Path(weights)) if weights is not None else pretrained
     if input_size is not None:
         fit_to_size(model, name, input_size)
     config: Any = model.pretrained_cfg
-    return Backbone(stages_of(model), num_features(model), tuple(config["mean"]), tuple(config["std"]))
+    backbone = Backbone(stages_of(model), num_features(model), tuple(config["mean"]), tuple(config["std"]))
+    if keep_classifier and has_classifier:
+        backbone.class_head = class_head_of(model, backbone)
+    return backbone
+
+
+@torch.no_grad()
+def class_head_of(model: Any, backbone: Backbone) -> ClassHead | None:
+    """timm's classifier, where its classes are ImageNet's and it is one linear layer on the average-pooled map.
+
+    As with the stages this is tried on a small image: other models have norms, convolutions or class tokens between.
+    """
+    linear, subset = model.get_classifier(), infer_imagenet_subset(model)
+    if not isinstance(linear, nn.Linear) or subset is None:
+        return None
+    side = 64 if len(backbone.stage_names) > 1 else getattr(model, "img_size", model.pretrained_cfg["input_size"][-1])
+    with _in_eval(model), contextlib.suppress(Exception):
+        image = torch.rand(2, 3, side, side)
+        if torch.allclose(linear(backbone(image).mean((2, 3))), model(image), rtol=1e-3, atol=1e-4):
+            bias = linear.bias if linear.bias is not None else torch.zeros(linear.out_features)
+            synsets = tuple(ImageNetInfo(subset).label_names())
+            return ClassHead(linear.weight.detach().clone(), bias.detach().clone(), synsets)
+    return None
 
 
 def fit_to_size(model: Any, name: str, size: int) -> None:
@@ -134,8 +169,11 @@ def _create(name: str, pretrained: bool) -> nn.Module:
         ) from error
 
 
-def load_weights(model: nn.Module, file: Path) -> None:
-    """Load a .safetensors file or a state dict (read without executing pickled code) with timm's names."""
+def load_weights(model: nn.Module, file: Path) -> bool:
+    """Load a .safetensors file or a state dict (read without executing pickled code) with timm's names.
+
+    The classifier may be absent or another; returns whether it was there and fitted.
+    """
     if not file.is_file():
         raise UserError(f"The weights file {file} does not exist.")
     try:
@@ -146,7 +184,7 @@ def load_weights(model: nn.Module, file: Path) -> None:
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise UserError(f"{file} should hold a state dict (names and tensors).")
     own = model.state_dict()
-    classifier = [key for key in own if key.split(".")[0] in NOT_FEATURES]  # never used here, so it may be absent
+    classifier = {key: value for key, value in own.items() if key.split(".")[0] in NOT_FEATURES}
     own = {key: value for key, value in own.items() if key not in classifier and "num_batches_tracked" not in key}
     state = {key.removeprefix("module."): value.float() for key, value in state.items()}
     missing = [key for key in own if key not in state]
@@ -156,7 +194,9 @@ def load_weights(model: nn.Module, file: Path) -> None:
         raise UserError(
             f"{file} does not fit the backbone: it {what} '{key}' ({len(missing) + len(wrong)} such tensors)."
         )
-    model.load_state_dict({key: state[key] for key in own}, strict=False)
+    has_classifier = all(key in state and state[key].shape == value.shape for key, value in classifier.items())
+    model.load_state_dict({key: state[key] for key in (own | classifier if has_classifier else own)}, strict=False)
+    return has_classifier and bool(classifier)
 
 
 def move_stride_to_1x1(model: nn.Module, name: str) -> None:
