@@ -30,10 +30,11 @@ test: setup lint  ## Check style and types, then run the tests on two cores
 test-slow: setup  ## The tests that take over a minute
 	$(TEST_ENV) $(BIN)/python -m pytest -m slow
 
-lint: setup  ## ruff and mypy
+lint: setup  ## ruff, mypy and the one-way layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: setup  ## Let ruff put the code in shape
 	$(BIN)/ruff check --fix .

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import torch
 
+from fewtags.commands.demo import NUM_PICTURES, demo_config
 from fewtags.config import load_config
 from fewtags.data.prepare import split_data
 from fewtags.data.scenes import make_scenes
-from fewtags.demo import NUM_PICTURES, demo_config
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
 from fewtags.methods import METHODS

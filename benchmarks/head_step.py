@@ -30,7 +30,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fewtags.methods.base import Batch, Learner, Problem, Progress, StepResult, WordVectors
+from fewtags.contract import Batch, Problem, Progress, StepResult, WordVectors
+from fewtags.methods.base import Learner
 from fewtags.methods.category_adaptive import CategoryAdaptive, reject_probability
 from fewtags.models.decoupling import DecoupledHead
 
@@ -65,7 +66,7 @@ def build(num_categories: int) -> Case:
     labels = (torch.rand(BATCH, num_categories) < min(0.1, 3 / num_categories)).to(torch.int8)
     words = WordVectors(0.4 * torch.randn(num_categories, WORD_DIM), "random")
     problem = Problem(tuple(map(str, range(num_categories))), labels, words)
-    head = DecoupledHead(DecoupledHead.Config(width=WIDTH), CHANNELS, problem)
+    head = DecoupledHead(DecoupledHead.Config(width=WIDTH), CHANNELS, problem.num_categories, problem.words)
     objective = CategoryAdaptive(
         CategoryAdaptive.Config(queue_size=QUEUE, theta_start=0.03, theta_floor=0.03, theta_step=0), problem, CHANNELS
     )

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fewtags.data.annotations import PRESENT, UNKNOWN
-from fewtags.methods.instant import InstantModel, InstantStatistics, unit_length
+from fewtags.labels import PRESENT
+from fewtags.models.discriminant import Discriminant, DiscriminantSums, unit_length
 
 CASES = {
     "like VOC 2007": (5011, 20, 1280),
@@ -44,10 +44,10 @@ def timed(work: Callable[[], object]) -> tuple[float, object]:
 
 def fit_row(title: str, size: tuple[int, int, int]) -> str:
     features, labels = some_images(*size)
-    gather, statistics = timed(lambda: InstantStatistics.of(features, labels))
-    assert isinstance(statistics, InstantStatistics)
-    fit, model = timed(lambda: InstantModel.fit(statistics, features, labels))
-    assert isinstance(model, InstantModel)
+    gather, statistics = timed(lambda: DiscriminantSums.of(features, labels))
+    assert isinstance(statistics, DiscriminantSums)
+    fit, model = timed(lambda: Discriminant.of(statistics, features, labels))
+    assert isinstance(model, Discriminant)
     predict, _ = timed(lambda: model.probabilities(features[:1000]))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     numbers = " | ".join(f"{value:,}" for value in size)
@@ -57,10 +57,10 @@ def fit_row(title: str, size: tuple[int, int, int]) -> str:
 def click_times(dim: int = 1280) -> tuple[float, float]:
     """Milliseconds to take in one label, and to rank all images of its category again."""
     features, labels = some_images(2000, 20, dim)
-    model = InstantModel.fit(InstantStatistics.of(features, labels), features, labels)
+    model = Discriminant.of(DiscriminantSums.of(features, labels), features, labels)
     many = unit_length(torch.randn(RERANKED, dim))
-    model.relabel(many[0], 3, UNKNOWN, PRESENT)  # the first call of anything is slower
-    relabel, _ = timed(lambda: model.relabel(many[1], 3, UNKNOWN, PRESENT))
+    model.relabel(many[0], 3, PRESENT)  # the first call of anything is slower
+    relabel, _ = timed(lambda: model.relabel(many[1], 3, PRESENT))
     rerank = min(timed(lambda: model.rerank(3, many))[0] for _ in range(3))
     return 1000 * relabel, 1000 * rerank
 

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from fewtags.config import load_config
+from fewtags.contract import Batch, Progress
 from fewtags.engine.run import build_learner, build_optimizer
-from fewtags.methods.base import Batch, Progress
 from fewtags.models.build import make_problem
 
 
@@ -26,7 +26,9 @@ def build(method: str, options: argparse.Namespace, labels: np.ndarray) -> tuple
     settings = [f"method={method}", f"model.backbone={options.backbone}", "model.pretrained=false"]
     profile = ["method.profile=relative"] if method == "caldnr" else []  # the paper's head and objective
     config = load_config(None, [*settings, *profile, f"model.train_from={options.train_from}", *options.set])
-    problem = make_problem(config, [f"category {c}" for c in range(labels.shape[1])], labels, "made")
+    problem = make_problem(
+        config.head_name, config.words, [f"category {c}" for c in range(labels.shape[1])], labels, "made"
+    )
     learner = build_learner(config, problem).to(memory_format=torch.channels_last).train()
     return learner, build_optimizer(learner, config)
 

@@ -258,7 +258,8 @@ def test_train_without_a_method_is_one_look_and_predicts(cli: Cli, patches, tags
     assert answer.code == 0
     assert answer.out.startswith("test: mAP ")
     assert "no training" in answer.err
-    assert (tmp_path / "run/model/instant.safetensors").is_file()
+    files = {file.name for file in (tmp_path / "run/model").iterdir()}
+    assert files == {"config.json", "labels.json", "model.safetensors", "README.md"}
     assert cli("evaluate", tmp_path / "run", "--json").code == 0
     predicted = cli("predict", tmp_path / "run", patches.path(0))
     assert predicted.code == 0

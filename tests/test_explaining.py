@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from conftest import Cli, TinyConfig
+from fewtags.commands.explain import GAP, SIDE
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import split_data
 from fewtags.engine.training import train
-from fewtags.explaining import GAP, SIDE
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from fewtags.config import load_config
+from fewtags.contract import Batch, Outputs, Problem, Progress
 from fewtags.errors import UserError
 from fewtags.methods import METHODS, Method, list_methods, objective_class, register
-from fewtags.methods.base import Batch, Learner, Outputs, Problem, Progress
+from fewtags.methods.base import Learner
 from fewtags.methods.losses import assume_negative_loss
 
 PAGE = Path(__file__).parent.parent / "docs" / "write-your-own-method.md"

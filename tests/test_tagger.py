@@ -42,7 +42,7 @@ def test_what_is_learned_ends_in_an_underscore(patches, tagger):
     assert tagger.classes_.tolist() == patches.categories
     assert tagger.thresholds_.shape == (3,)
     assert {"train", "eval"} <= {row["kind"] for row in tagger.history_}
-    assert tagger.config_.method_name == "an"
+    assert tagger.config_["method"]["name"] == "an"
 
 
 def test_clone_has_the_parameters_and_nothing_learned(tagger):
@@ -197,7 +197,7 @@ def test_instant_learns_label_by_label(patches, tmp_path):
     assert (np.diff(probabilities[order]) <= 0).all()
     known = int(np.flatnonzero(train.labels[:, 0] == 1)[0])
     before = probabilities[known]
-    tagger.relabel(features[known], "red", 0, was=1)  # no longer known to be red
+    tagger.relabel(features[known], "red", 0)  # no longer known to be red
     assert tagger.rerank("red", features)[1][known] < before
     np.testing.assert_allclose(tagger.rerank("red", features)[1], tagger.predict_proba(train)[:, 0], atol=1e-4)
     tagger.relabel(features[known], "red", 1)

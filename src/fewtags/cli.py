@@ -86,7 +86,7 @@ def demo(
     quick: Annotated[bool, typer.Option("--quick", help="Few pictures and epochs: only shows that it runs.")] = False,
 ) -> None:
     """Draw pictures, hide most of their tags, train, and show what was found. Needs no data and no network."""
-    from fewtags.demo import run_demo
+    from fewtags.commands.demo import run_demo
 
     names = [name.strip() for name in methods.split(",") if name.strip()]
     run_demo(folder, methods=names, all_methods=all_methods, known=known, seed=seed, quick=quick)
@@ -106,11 +106,11 @@ def check(
     """
     from fewtags.data.audit import audit
     from fewtags.data.formats import read_annotations
-    from fewtags.ticker import ticking
+    from fewtags.progress import progress_bar
 
     annotations = read_annotations(data, tags=tags, format=format, **_reader_options(option))
-    with ticking("Reading images", len(annotations)) as ticker:
-        result = audit(annotations, progress=ticker.step)
+    with progress_bar("Reading images", len(annotations)) as bar:
+        result = audit(annotations, progress=bar.step)
     print(result.to_json() if json else result.render())
     if result.fatal:
         raise typer.Exit(3)
@@ -227,7 +227,7 @@ def evaluate(
     device: Device = "auto",
 ) -> None:
     """Measure a trained model: mAP (plain and VOC-2012), OP/OR/OF1, CP/CR/CF1, by threshold and by top 3."""
-    from fewtags.measuring import evaluate_saved, render_scores, scores_json
+    from fewtags.commands.evaluate import evaluate_saved, render_scores, scores_json
 
     options = _reader_options(option)
     if data is None and (tags is not None or options or format != "auto"):
@@ -251,7 +251,7 @@ def predict(
     quiet: Quiet = False,
 ) -> None:
     """Tag images with a trained model. Written as it goes; an unreadable image gets a row that says so."""
-    from fewtags.inference import write_predictions
+    from fewtags.commands.predict import write_predictions
 
     failed = write_predictions(
         run,
@@ -278,7 +278,7 @@ def explain(
     out: Annotated[Path | None, typer.Option(help="PNG file to write (default: IMAGE-explained.png).")] = None,
 ) -> None:
     """Show where the model looked: the image beside one heat map for each predicted tag."""
-    from fewtags.explaining import explain as explain_image
+    from fewtags.commands.explain import explain as explain_image
 
     file, tags = explain_image(run, image, out, tag)
     for name, probability in tags.items():
@@ -342,7 +342,7 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Explain this one: settings, profiles, how to cite it.")] = None,
 ) -> None:
     """List the methods, or explain one."""
-    from fewtags.describing import describe_method, list_table
+    from fewtags.commands.info import describe_method, list_table
 
     print(list_table() if name is None else describe_method(name))
 
@@ -350,7 +350,7 @@ def methods(
 @app.command()
 def doctor() -> None:
     """Show versions, devices and extras: what to paste into a bug report."""
-    from fewtags.describing import describe_installation
+    from fewtags.commands.info import describe_installation
 
     print(describe_installation())
 

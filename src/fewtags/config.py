@@ -8,142 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any
 
 import yaml
-from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, ValidationError
 
+from fewtags.data.prepare import DataConfig
+from fewtags.data.preprocess import InputConfig
 from fewtags.errors import UserError, did_you_mean
 from fewtags.methods import find_method, objective_class
+from fewtags.models.build import ModelConfig
 from fewtags.models.heads import head_class
+from fewtags.models.words import WordsConfig
 from fewtags.settings import Settings
-
-
-class DataConfig(Settings):
-    source: str = ""
-    """Folder or file with the images and their tags; every layout in `docs/data-formats.md` is recognised."""
-    tags: str | None = None
-    """Label file for a plain folder of images (CSV, JSON lines)."""
-    format: str = "auto"
-    """Name of the layout, where looking at the folder is not enough."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Options of the reader, such as `data.options.zero=absent` for one-hot files."""
-    known: float | Literal["single"] | None = None
-    """For experiments on complete labels: the share of positives that stay known, or "single" for one an image."""
-    mask_seed: int = 0
-    """Which positives stay known; 0 is the paper's draw."""
-    val_share: float | None = Field(None, ge=0, lt=1)
-    """Share of the training images held out for validation; by default 0.15 where the data has no val or test split."""
-
-
-class InputConfig(Settings):
-    size: int = Field(224, ge=16)
-    """Side of the square image that the backbone sees; 448 in the paper."""
-    resize: int | None = Field(None, ge=1)
-    """Side to which images are resized first, not keeping their aspect ratio; by default size * 8/7 (512 for 448)."""
-    crops: list[int] | None = None
-    """Crop sides, one drawn for each training image; by default resize * 1, 7/8, 6/8, 5/8, 4/8 as in the paper."""
-    flip: bool = True
-    """Mirror half of the training images."""
-    augment: bool = True
-    """Train on random crops and mirrored images; otherwise on the whole image, as it is evaluated."""
-    keep_in_memory: bool | None = None
-    """Keep the resized images in memory after their first reading; by default if they take less than 2 GB."""
-
-    @model_validator(mode="after")
-    def _crops_fit(self) -> Self:
-        wrong = [side for side in self.crop_sides if not 1 <= side <= self.first_side]
-        if wrong:
-            raise ValueError(f"crops of {wrong[0]} px do not fit images resized to {self.first_side} px")
-        return self
-
-    @property
-    def first_side(self) -> int:
-        return self.resize or round(self.size * 8 / 7)
-
-    @property
-    def crop_sides(self) -> list[int]:
-        return self.crops or [round(self.first_side * eighths / 8) for eighths in (8, 7, 6, 5, 4)]
-
-
-class ModelConfig(Settings):
-    backbone: str = "resnet50"
-    """Any model name of timm."""
-    pretrained: bool = True
-    """Start from timm's pretrained weights (fetched from its hub) unless `weights` is given."""
-    weights: str | None = None
-    """Local file with the backbone's weights (.safetensors, or a state dict)."""
-    stride_in_1x1: bool = False
-    """For ResNet weights from Keras or Caffe, whose stride is in the first 1x1 convolution."""
-    train_from: str = "auto"
-    """First trainable stage ("layer4" in the paper), "all", or "head" (backbone frozen); auto: head if pretrained."""
-    pool: int = Field(1, ge=1)
-    """Average pooling of the feature map before the head; 2 in the paper (14x14 to 7x7)."""
-    width: int = Field(0, ge=0)
-    """Channels after a 1x1 convolution behind the backbone; 0 keeps the backbone's, 1024 in the paper."""
-
-
-class CacheConfig(Settings):
-    enabled: bool = False
-    """Compute the frozen stages' feature maps once and keep them on disk for this and later runs."""
-    views: int = Field(4, ge=1)
-    """Augmented views of each training image that are kept; epoch e trains on view e mod views."""
-    folder: str | None = None
-    """Where caches are kept; by default fewtags/features in the user's cache folder."""
-    dtype: Literal["bf16", "fp16", "fp32"] = "fp16"
-    """Numbers on disk."""
-    runtime: Literal["torch", "openvino"] = "torch"
-    """What computes the maps; openvino (an extra) is several times faster for some backbones on some CPUs."""
-
-
-class WordsConfig(Settings):
-    source: str = "auto"
-    """Word vectors of the categories: a file, "random" (learned), or "auto": an installed package, else learned."""
-    dim: int = Field(300, ge=1)
-    """Length of learned vectors."""
-
-
-class TrainConfig(Settings):
-    epochs: int = Field(20, ge=1)
-    batch_size: int = Field(32, ge=1)
-    """Images in one forward pass, over all processes together."""
-    accumulate: int = Field(1, ge=1)
-    """Forward passes per optimiser step."""
-    optimizer: Literal["adam", "adamw"] = "adamw"
-    """adam adds weight decay to the gradient, as in the paper; adamw decouples it."""
-    lr: float = Field(1e-4, gt=0)
-    """Learning rate of the backbone."""
-    head_lr_scale: float = Field(10.0, gt=0)
-    """Learning rate of neck, head and objective, as a multiple of `lr`; 1 in the paper."""
-    weight_decay: float = Field(0.01, ge=0)
-    decay_all: bool = False
-    """Decay biases and normalisation layers too, as in the paper."""
-    schedule: Literal["cosine", "step", "none"] = "cosine"
-    step_epochs: int = Field(10, ge=1)
-    """With schedule=step: epochs between two steps."""
-    step_gamma: float = 0.1
-    """With schedule=step: factor on the learning rate at each step."""
-    warmup_epochs: float = Field(0.0, ge=0)
-    """Epochs over which the learning rate rises linearly from 0."""
-    ema: float = Field(0.0, ge=0, lt=1)
-    """Decay of the moving average of the weights that is evaluated and exported; 0 for none, 0.9997 is common."""
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """auto: bf16 on a CUDA device that has it, else fp32."""
-    channels_last: bool = True
-    compile: bool = False
-    """torch.compile the model."""
-    device: str = "auto"
-    workers: int | None = None
-    """Processes that load images; by default the number of cores, at most 8, and 0 where images are kept in memory."""
-    evaluate_every: int = Field(1, ge=1)
-    """Epochs between two evaluations; the last epoch is always evaluated."""
-
-    @field_validator("device")
-    @classmethod
-    def _device_exists(cls, value: str) -> str:
-        if value not in ("auto", "cpu", "mps") and not value.startswith("cuda"):
-            raise ValueError("should be auto, cpu, cuda, cuda:N or mps")
-        return value
+from fewtags.train_settings import CacheConfig, TrainConfig
 
 
 class RunConfig(Settings):

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fewtags.data.annotations import UNKNOWN, Annotations
+from fewtags.data.annotations import Annotations
+from fewtags.labels import UNKNOWN
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,17 @@ import numpy as np
 import torch
 
 from fewtags.config import DEFAULT_METHOD, RunConfig, load_config, nested
-from fewtags.data.annotations import UNKNOWN, Annotations
+from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.data.prepare import measurable, split_data
+from fewtags.engine.prediction import find_images, pooled_features, predict_files
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
 from fewtags.errors import UserError, did_you_mean
-from fewtags.inference import find_images, pooled_features, predict_files
-from fewtags.methods.instant import InstantModel, unit_length
 from fewtags.metrics import mean_average_precision
-from fewtags.models.build import SavedModel, load_model
 from fewtags.models.closed_form import ClosedFormHead
+from fewtags.models.discriminant import unit_length
+from fewtags.models.saved import SavedModel, load_model
 
 Images = str | Path | Sequence[str | Path] | Annotations
 
@@ -110,7 +110,7 @@ class Tagger:
         self._saved = saved
         self.classes_ = np.array(saved.categories)
         self.thresholds_ = saved.thresholds
-        self.config_ = saved.config
+        self.config_ = dict(saved.training)
 
     # --- predicting ---
 
@@ -154,31 +154,27 @@ class Tagger:
         """[N, D] unit-length features, for `relabel` and `rerank`."""
         return unit_length(pooled_features(self._fitted(), image_paths(images), device=self.device)).numpy()
 
-    def relabel(self, feature: np.ndarray, tag: str, label: int, was: int = UNKNOWN) -> None:
-        """Learn at once that a training image of this feature has the `label` 1, 0 (unknown) or -1 for `tag`.
+    def relabel(self, feature: np.ndarray, tag: str, label: int) -> None:
+        """Learn at once that an image of this feature has the `label` 1, 0 (unknown) or -1 for `tag`.
 
-        It takes the same time however many images there are. The image must be one of those `fit` saw, with the label
-        `was` until now.
+        It takes the same time however many images there are. What the label was before is remembered, so that saying
+        the same again changes nothing.
         """
-        model, category = self._instant(), self._category(tag)
-        model.relabel(torch.from_numpy(feature), category, was, label)
-        head = self._fitted().classifier.head
-        assert isinstance(head, ClosedFormHead)
-        head.take_over(model)
+        self._closed_form().relabel(torch.from_numpy(feature), self._category(tag), label)
 
     def rerank(self, tag: str, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows of `features` from the likeliest for `tag` down, and every row's probability."""
-        model, category = self._instant(), self._category(tag)
+        model, category = self._closed_form().discriminant, self._category(tag)
         order, scores = model.rerank(category, torch.from_numpy(features))
         return order.numpy(), (scores * model.slope[category] + model.intercept[category]).sigmoid().numpy()
 
-    def _instant(self) -> InstantModel:
-        model = self._fitted().instant
-        if model is None:
+    def _closed_form(self) -> ClosedFormHead:
+        head = self._fitted().classifier.head
+        if not isinstance(head, ClosedFormHead) or head.discriminant.told is None:
             raise UserError(
                 f"Only the method 'instant' learns label by label; this tagger was fitted by '{self.method}'."
             )
-        return model
+        return head
 
     def _category(self, tag: str) -> int:
         names = self._fitted().categories
@@ -196,8 +192,7 @@ class Tagger:
     def load(cls, folder: str | Path) -> Tagger:
         """A tagger from the folder that `save` wrote, or from a finished run."""
         saved = load_model(folder)
-        config = saved.config
-        tagger = cls(config.method_name, config.model.backbone, pretrained=False, seed=config.seed)
+        tagger = cls(saved.method, saved.model.backbone, pretrained=False, seed=int(saved.training.get("seed", 0)))
         tagger._use(saved)
         return tagger
 

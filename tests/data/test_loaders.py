@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 
 from conftest import TinyConfig
-from fewtags.config import InputConfig
 from fewtags.data import dataset, loaders
 from fewtags.data.dataset import Collate, ImageDataset, Sample, random_crop_flip
 from fewtags.data.loaders import EpochBatches, image_batches
+from fewtags.data.preprocess import InputConfig
 
 
 def rows_of(sampler: EpochBatches, epoch: int, step: int = 0) -> list[list[int]]:
@@ -138,7 +138,7 @@ def test_evaluation_sees_the_whole_image_at_the_input_size(patches):
 
 
 def test_batches_carry_the_labels_of_their_rows(patches):
-    batches = image_batches(patches, TinyConfig.make().input, TinyConfig.make().train, augment=True, seed=0)
+    batches = image_batches(patches, TinyConfig.make().input, batch_size=16, augment=True, seed=0)
     seen = []
     for loaded in batches.epoch(1):
         assert loaded.batch is not None
@@ -153,8 +153,7 @@ def test_worker_processes_give_the_same_batches(patches):
     config = TinyConfig.make()
 
     def pixels(workers: int) -> torch.Tensor:
-        train = config.train.model_copy(update={"workers": workers})
-        batches = image_batches(patches, config.input, train, augment=True, seed=4)
+        batches = image_batches(patches, config.input, batch_size=16, workers=workers, augment=True, seed=4)
         return torch.cat([loaded.batch.images for epoch in (0, 1) for loaded in batches.epoch(epoch)])
 
     assert torch.equal(pixels(0), pixels(2))

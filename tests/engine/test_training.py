@@ -18,12 +18,12 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import split_data
 from fewtags.engine import training
 from fewtags.engine.checkpoint import load_checkpoint
+from fewtags.engine.prediction import predict_files
 from fewtags.engine.record import load_run_config
 from fewtags.engine.run_log import read_rows
 from fewtags.errors import Interrupted, RunFailed, UserError
-from fewtags.inference import predict_files
 from fewtags.methods import METHODS
-from fewtags.models.build import load_model
+from fewtags.models.saved import load_model
 
 
 def run(config, folder: Path, data: Annotations, **more):
@@ -79,8 +79,9 @@ def test_instant_learns_in_one_look_and_is_made_again_where_it_is_resumed(patche
     assert result.last.map > 0.6
     assert result.best["epoch"] == 0
     saved = load_model(tmp_path / "run")
-    assert saved.instant.penalty > 0
-    np.testing.assert_allclose(saved.thresholds, saved.instant.thresholds, atol=1e-5)
+    closed_form = saved.classifier.head.discriminant
+    assert closed_form.penalty > 0
+    np.testing.assert_allclose(saved.thresholds, closed_form.thresholds, atol=1e-5)
     again = run(config, tmp_path / "run", patches, resume=True)
     assert again.last == result.last
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewtags import distributed
-from fewtags.methods.base import Batch, Outputs, Problem, Progress
+from fewtags.contract import Batch, Outputs, Problem, Progress
 from fewtags.methods.category_adaptive import CategoryAdaptive, reject_probability, shrinkage_of, theta_schedule
 
 C, D = 4, 6

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fewtags.methods.base import Batch, Outputs, Problem, Progress
+from fewtags.contract import Batch, Outputs, Problem, Progress
 from fewtags.methods.elementwise import AssumeNegative, Asymmetric, Focal
 from fewtags.methods.losses import assume_negative_loss, asymmetric_loss, focal_loss
 

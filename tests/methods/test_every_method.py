@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from fewtags.config import load_config
+from fewtags.contract import Batch, Problem, Progress, StepResult, WordVectors
 from fewtags.methods import METHODS, objective_class
-from fewtags.methods.base import Batch, Learner, Problem, Progress, StepResult, WordVectors
+from fewtags.methods.base import Learner
 from fewtags.models.heads import head_class
 
 CANCELLED = {"model.decoupling.mix.bias", "model.decoupling.score.bias"}  # by the softmax over locations
@@ -34,11 +35,13 @@ def build(name: str, profile: str, labels: torch.Tensor) -> Learner:
     settings = config.head.model_copy(update={"width": 16}) if hasattr(config.head, "width") else config.head
     words = WordVectors(torch.randn(labels.shape[1], 16), "random")
     problem = Problem(tuple(str(c) for c in range(labels.shape[1])), labels, words)
-    head = head_class(config.head_name)(settings, 24, problem)
+    head = head_class(config.head_name)(settings, 24, problem.num_categories, problem.words)
+    head.initialise(problem)
     objective = objective_class(name, profile)(config.method, problem, head.feature_dim)
     if head.needs_start and labels.any():
         with torch.no_grad():
-            objective.start(head.start([Batch(torch.randn(len(labels), 24, 4, 4), labels, torch.arange(len(labels)))]))
+            batch = Batch(torch.randn(len(labels), 24, 4, 4), labels, torch.arange(len(labels)))
+            objective.start(head.start([batch], len(labels)))
             if config.head_name == "closed_form":
                 head.residual.attended_weight.normal_()  # it starts at 0, where queries have no gradient
     return Learner(head, objective)

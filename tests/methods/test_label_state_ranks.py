@@ -9,7 +9,8 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fewtags.methods.base import Batch, Learner, Outputs, Problem, Progress
+from fewtags.contract import Batch, Outputs, Problem, Progress
+from fewtags.methods.base import Learner
 from fewtags.methods.large_loss import LargeLossPermanent
 from fewtags.methods.role import Role
 

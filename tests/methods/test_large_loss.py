@@ -4,14 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fewtags.methods.base import Batch, Outputs, Problem, Progress
-from fewtags.methods.large_loss import (
-    LargeLossPermanent,
-    LargeLossRejection,
-    LargeLossTemporary,
-    largest,
-    share_count,
-)
+from fewtags.contract import Batch, Outputs, Problem, Progress
+from fewtags.methods.large_loss import LargeLossPermanent, LargeLossRejection, LargeLossTemporary, largest, share_count
 from fewtags.methods.losses import assume_negative_loss
 
 ALL = [LargeLossRejection, LargeLossTemporary, LargeLossPermanent]

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fewtags.methods.base import Batch, Outputs, Problem, Progress, Start
+from fewtags.contract import Batch, Outputs, Problem, Progress, Start
 from fewtags.methods.posterior import PosteriorLabels
 
 PROGRESS = Progress(0, 6, 0, 10)

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from fewtags.methods.base import Batch, Outputs, Problem, Progress
+from fewtags.contract import Batch, Outputs, Problem, Progress
 from fewtags.methods.role import Role, expected_positives, role_half
 
 NOW = Progress(0, 10, 0, 5)

@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fewtags.methods.base import Batch, Outputs, Problem, Progress
+from fewtags.contract import Batch, Outputs, Problem, Progress
 from fewtags.methods.losses import assume_negative_loss
 from fewtags.methods.semantic_transfer import (
     CrossImageTransfer,

@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 
 import fewtags.models.closed_form as module
-from fewtags.methods.base import Batch, Problem
-from fewtags.methods.instant import Basis, InstantModel, InstantStatistics
+from fewtags.contract import Batch
 from fewtags.metrics import mean_average_precision
 from fewtags.models.closed_form import ClosedFormHead, Whiten
+from fewtags.models.discriminant import Basis, Discriminant, DiscriminantSums
 
 DIM, NUM, CATEGORIES = 24, 600, 4
 
@@ -33,18 +33,17 @@ def batches(world, size=64):
 
 
 def started(world, **settings):
-    labels = world[2]
     torch.manual_seed(0)
-    head = ClosedFormHead(ClosedFormHead.Config(**settings), DIM, Problem(tuple("abcd"), labels)).eval()
+    head = ClosedFormHead(ClosedFormHead.Config(**settings), DIM, CATEGORIES).eval()
     with torch.no_grad():
-        return head, head.start(batches(world))
+        return head, head.start(batches(world), NUM)
 
 
 def test_after_the_start_it_gives_the_closed_form_of_the_pooled_map(world):
     maps, _, labels = world
     head, start = started(world)
     pooled = maps.mean((2, 3))
-    model = InstantModel.fit(InstantStatistics.of(pooled, labels), pooled, labels)
+    model = Discriminant.of(DiscriminantSums.of(pooled, labels), pooled, labels)
     torch.testing.assert_close(head(maps).logits.sigmoid(), model.probabilities(pooled), rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(start.known_proportion, model.known_proportion)
     torch.testing.assert_close(head.thresholds, model.thresholds, rtol=1e-3, atol=1e-4)
@@ -52,9 +51,9 @@ def test_after_the_start_it_gives_the_closed_form_of_the_pooled_map(world):
 
 def test_the_order_and_size_of_batches_do_not_matter(world):
     head, _ = started(world)
-    other = ClosedFormHead(ClosedFormHead.Config(), DIM, Problem(tuple("abcd"), world[2])).eval()
+    other = ClosedFormHead(ClosedFormHead.Config(), DIM, CATEGORIES).eval()
     with torch.no_grad():
-        other.start(reversed(batches(world, 50)))
+        other.start(reversed(batches(world, 50)), NUM)
     torch.testing.assert_close(head(world[0]).logits, other(world[0]).logits, rtol=1e-3, atol=1e-3)
 
 
@@ -62,8 +61,8 @@ def test_refining_ranks_hidden_positives_better(world):
     """Better than the closed form, and than the closed form with the penalty of the second fit."""
     maps, truth, labels = world
     pooled, unknown = maps.mean((2, 3)), (labels == 0).numpy()
-    same_penalty = InstantModel.fit(
-        InstantStatistics.of(pooled, labels), pooled, labels, penalties=(module.REFINED_PENALTY,)
+    same_penalty = Discriminant.of(
+        DiscriminantSums.of(pooled, labels), pooled, labels, penalties=(module.REFINED_PENALTY,)
     )
     scores = [head(maps).logits for head in (started(world)[0], started(world, refine=True)[0])]
     plain, refined, third = (
@@ -75,7 +74,7 @@ def test_refining_ranks_hidden_positives_better(world):
 
 def test_whitening_keeps_the_directions_of_most_variance():
     features = torch.randn(500, 6) @ torch.randn(6, 6) + 3
-    basis = Basis.of(InstantStatistics.of(features, torch.zeros(500, 1)))
+    basis = Basis.of(DiscriminantSums.of(features, torch.zeros(500, 1)))
     whiten = Whiten(6, 2)
     whiten.set(basis)
     unit = F.normalize(features)
@@ -135,6 +134,6 @@ def test_with_more_images_than_are_kept_a_sample_chooses_and_calibrates(world, m
 
 def test_a_state_dict_carries_everything_that_prediction_needs(world):
     head, _ = started(world, residual=True, refine=True)
-    fresh = ClosedFormHead(head.config, DIM, Problem(tuple("abcd"), torch.zeros(1, 4, dtype=torch.int8))).eval()
+    fresh = ClosedFormHead(head.config, DIM, CATEGORIES).eval()
     fresh.load_state_dict(head.state_dict())
     assert torch.equal(fresh(world[0]).logits, head(world[0]).logits)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fewtags.contract import Problem, WordVectors
 from fewtags.errors import UserError
-from fewtags.methods.base import Problem, WordVectors
 from fewtags.models import decoupling
 from fewtags.models.decoupling import DecoupledHead, SemanticDecoupling, tanh_scores
 
@@ -58,7 +58,7 @@ def test_features_attention_and_all_gradients_match_the_equations(piece: int, mo
 @pytest.mark.parametrize("num_categories", [3, 9])  # fewer and more than the 6 locations
 def test_the_head_matches_the_equations_on_either_side_of_the_pooling(num_categories: int) -> None:
     torch.manual_seed(0)
-    head = DecoupledHead(DecoupledHead.Config(width=4), 8, problem(num_categories)).double()
+    head = DecoupledHead(DecoupledHead.Config(width=4), 8, num_categories, problem(num_categories).words).double()
     feature_map = torch.randn(2, 8, 2, 3, dtype=torch.double, requires_grad=True)
     attention = attention_as_written(head.decoupling, feature_map)
     features = torch.einsum("blc,bdl->bcd", attention, feature_map.flatten(2))
@@ -98,7 +98,7 @@ def test_given_words_stay_as_they_are_and_random_ones_are_learned() -> None:
 
 
 def test_an_exported_graph_gives_the_same_logits() -> None:
-    head = DecoupledHead(DecoupledHead.Config(width=4), 8, problem(5)).eval()
+    head = DecoupledHead(DecoupledHead.Config(width=4), 8, 5, problem(5).words).eval()
     feature_map = torch.randn(2, 8, 2, 3)
 
     class Logits(torch.nn.Module):
@@ -116,7 +116,7 @@ def test_an_exported_graph_gives_the_same_logits() -> None:
 def test_the_head_asks_for_words() -> None:
     without = Problem(("a", "b"), torch.zeros(3, 2, dtype=torch.int8))
     with pytest.raises(UserError, match="word vectors"):
-        DecoupledHead(DecoupledHead.Config(), 8, without)
+        DecoupledHead(DecoupledHead.Config(), 8, without.num_categories)
 
 
 def test_the_gradient_of_the_scores_is_right_for_each_argument() -> None:

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fewtags.contract import Problem, WordVectors
 from fewtags.errors import UserError
-from fewtags.methods.base import Problem, WordVectors
 from fewtags.models.graph import GatedPropagation, GraphHead, LabelGraph, cooccurrence, word_cosines
 
 
@@ -16,7 +16,9 @@ def example(num_categories: int = 4, num_images: int = 30) -> Problem:
 
 def build(problem: Problem, in_channels: int = 6, **settings) -> GraphHead:
     torch.manual_seed(1)
-    return GraphHead(GraphHead.Config(width=5, **settings), in_channels, problem)
+    head = GraphHead(GraphHead.Config(width=5, **settings), in_channels, problem.num_categories, problem.words)
+    head.initialise(problem)
+    return head
 
 
 def slow_step(layer: GatedPropagation, matrix: Tensor, h: Tensor) -> Tensor:
@@ -37,7 +39,8 @@ def slow_step(layer: GatedPropagation, matrix: Tensor, h: Tensor) -> Tensor:
 
 def test_propagation_matches_the_equations():
     problem = example()
-    graph = LabelGraph("cooccurrence", problem.labels, problem.words)
+    graph = LabelGraph("cooccurrence", problem.words)
+    graph.start(problem.labels)
     layer, states = GatedPropagation(6, steps=3), torch.randn(2, 4, 6)
     expected = states
     for _ in range(3):

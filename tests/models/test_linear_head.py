@@ -8,12 +8,12 @@ from sklearn.linear_model import LogisticRegression
 
 from conftest import TinyConfig
 from fewtags.config import load_config
+from fewtags.contract import Batch, Problem
 from fewtags.data.prepare import split_data
 from fewtags.engine import start
 from fewtags.engine.training import train
 from fewtags.errors import DataError
 from fewtags.methods import METHODS
-from fewtags.methods.base import Batch, Problem
 from fewtags.methods.losses import assume_negative_loss
 from fewtags.models.heads import LinearHead, Standardise
 
@@ -35,8 +35,9 @@ def batches(images, size=64):
 
 
 def started(images, **settings):
-    head = LinearHead(LinearHead.Config(**settings), DIM, Problem(tuple("abc"), images[1]))
-    head.start(batches(images))
+    head = LinearHead(LinearHead.Config(**settings), DIM, 3)
+    head.initialise(Problem(tuple("abc"), images[1]))
+    head.start(batches(images), len(images[1]))
     return head
 
 
@@ -98,7 +99,7 @@ def test_the_prior_belongs_to_training_and_to_standardised_features(images):
     head = started(images)
     assert head.train()(images[0]).prior is not None
     assert head.eval()(images[0]).prior is None
-    plain = LinearHead(LinearHead.Config(standardise=False), DIM, Problem(tuple("abc"), images[1])).train()
+    plain = LinearHead(LinearHead.Config(standardise=False), DIM, 3).train()
     assert plain(images[0]).prior is None
     assert not plain.needs_start
 

@@ -30,11 +30,9 @@ from typing import Any
 
 import numpy as np
 
+from fewtags.atomic import atomic_write
 from fewtags.errors import DataError, UserError
-from fewtags.files import written_whole
-
-PRESENT, UNKNOWN, ABSENT = 1, 0, -1
-SPLITS = ("train", "val", "test")
+from fewtags.labels import ABSENT, PRESENT, SPLITS, UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -192,7 +190,7 @@ class Annotations:
         file = Path(file)
         file.parent.mkdir(parents=True, exist_ok=True)
         root = os.path.relpath(self.root.resolve(), file.parent.resolve())
-        with written_whole(file) as beside, beside.open("w", encoding="utf-8") as out:
+        with atomic_write(file) as beside, beside.open("w", encoding="utf-8") as out:
             header = {"fewtags": 1, "name": self.name, "root": root, "categories": self.categories}
             out.write(json.dumps(header, ensure_ascii=False) + "\n")
             for image, split, row in zip(self.images, self.splits, self.labels, strict=True):

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from fewtags.data.annotations import ABSENT, PRESENT, SPLITS, UNKNOWN, Annotations, Finding
+from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.images import BadImage, open_image
+from fewtags.labels import ABSENT, PRESENT, SPLITS, UNKNOWN
 
 SMALLEST, LONGEST = 32, 8  # notes below 32 pixels a side, and beyond 8 times as long as wide
 PLAIN_MODES = {"L", "RGB"}  # other modes are converted, which is worth a note

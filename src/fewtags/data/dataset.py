@@ -11,10 +11,10 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fewtags.config import InputConfig
+from fewtags.contract import Batch
 from fewtags.data.annotations import Annotations
 from fewtags.data.images import BadImage, open_image
-from fewtags.methods.base import Batch
+from fewtags.data.preprocess import InputConfig, random_crop_flip, resize_square
 
 
 class Sample(NamedTuple):
@@ -29,16 +29,6 @@ class Loaded:
 
     batch: Batch | None  # None when no image of the batch could be read
     broken: dict[int, str]  # row -> reason
-
-
-def random_crop_flip(image: Image.Image, config: InputConfig, rng: np.random.Generator) -> np.ndarray:
-    """Crop a square of one of the given sides anywhere, resize it to the input size, mirror every second image."""
-    side = int(rng.choice(config.crop_sides))
-    left, top = rng.integers(0, config.first_side - side + 1, size=2).tolist()
-    box = (left, top, left + side, top + side)
-    view = image.resize((config.size, config.size), Image.Resampling.BICUBIC, box=box)
-    pixels = np.asarray(view)
-    return pixels[:, ::-1] if config.flip and rng.random() < 0.5 else pixels
 
 
 class ImageDataset(Dataset[Sample]):
@@ -71,9 +61,7 @@ class ImageDataset(Dataset[Sample]):
         if self.kept is not None and row in self.kept:
             return self.kept[row]
         side = self.config.first_side if self.augment else self.config.size
-        image = open_image(self.annotations.path(row))
-        if image.size != (side, side):
-            image = image.resize((side, side), Image.Resampling.BICUBIC)
+        image = resize_square(open_image(self.annotations.path(row)), side)
         if self.kept is not None:
             self.kept[row] = image
         return image

@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from fewtags import distributed
-from fewtags.config import InputConfig, TrainConfig
 from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import Collate, ImageDataset, Loaded
+from fewtags.data.preprocess import InputConfig
 
 KEEP_BYTES = 2 * 1024**3
 
@@ -62,8 +62,9 @@ class ImageBatches:
 def image_batches(
     annotations: Annotations,
     input_config: InputConfig,
-    train_config: TrainConfig,
     *,
+    batch_size: int = 32,
+    workers: int | None = None,
     augment: bool,
     shuffle: bool | None = None,  # by default where augmented
     seed: int = 0,
@@ -72,14 +73,11 @@ def image_batches(
     keep = input_config.keep_in_memory
     if keep is None:
         side = input_config.first_side if augment else input_config.size
-        keep = not on_gpu and not train_config.workers and len(annotations) * side * side * 3 < KEEP_BYTES
-    workers = train_config.workers
+        keep = not on_gpu and not workers and len(annotations) * side * side * 3 < KEEP_BYTES
     if workers is None:
         workers = 0 if keep else min(8, os.cpu_count() or 1)
     dataset = ImageDataset(annotations, input_config, augment=augment, seed=seed, keep=keep)
-    sampler = EpochBatches(
-        len(annotations), train_config.batch_size, shuffle=augment if shuffle is None else shuffle, seed=seed
-    )
+    sampler = EpochBatches(len(annotations), batch_size, shuffle=augment if shuffle is None else shuffle, seed=seed)
     loader: DataLoader = DataLoader(
         dataset,
         batch_sampler=sampler,

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from fewtags.config import DataConfig
-from fewtags.data.annotations import ABSENT, PRESENT, UNKNOWN, Annotations
+from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.data.partial_labels import hide_labels, single_positive
 from fewtags.data.splitting import stratified_split
 from fewtags.errors import DataError, UserError
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
+from fewtags.settings import Settings
 
 HOLD_OUT = 0.15  # where the data has neither a val nor a test split
+
+
+class DataConfig(Settings):
+    source: str = ""
+    """Folder or file with the images and their tags; every layout in `docs/data-formats.md` is recognised."""
+    tags: str | None = None
+    """Label file for a plain folder of images (CSV, JSON lines)."""
+    format: str = "auto"
+    """Name of the layout, where looking at the folder is not enough."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the reader, such as `data.options.zero=absent` for one-hot files."""
+    known: float | Literal["single"] | None = None
+    """For experiments on complete labels: the share of positives that stay known, or "single" for one an image."""
+    mask_seed: int = 0
+    """Which positives stay known; 0 is the paper's draw."""
+    val_share: float | None = Field(None, ge=0, lt=1)
+    """Share of the training images held out for validation; by default 0.15 where the data has no val or test split."""
 
 
 @dataclass(frozen=True)

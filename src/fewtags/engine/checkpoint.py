@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from fewtags.atomic import atomic_write
 from fewtags.errors import UserError
-from fewtags.files import written_whole
 from fewtags.models.tensor_files import read_tensors
 
 FORMAT = 1
@@ -17,7 +17,7 @@ FORMAT = 1
 
 def save_checkpoint(content: dict[str, Any], file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(file) as beside, beside.open("wb") as out:
+    with atomic_write(file) as beside, beside.open("wb") as out:
         torch.save({"format": FORMAT, **content}, out)
         out.flush()
         os.fsync(out.fileno())

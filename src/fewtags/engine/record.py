@@ -13,11 +13,11 @@ import torch
 
 import fewtags
 from fewtags import distributed
+from fewtags.atomic import write_json
 from fewtags.config import RunConfig, read_yaml, resolve
 from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
 from fewtags.engine.run import Run
 from fewtags.errors import UserError
-from fewtags.files import write_json
 
 
 def describe(run: Run) -> None:

@@ -13,15 +13,16 @@ from torch import nn
 
 from fewtags import distributed
 from fewtags.config import RunConfig
+from fewtags.contract import Problem, Progress
 from fewtags.data.annotations import Annotations
-from fewtags.data.feature_cache import cached_batches
 from fewtags.data.loaders import image_batches
 from fewtags.data.prepare import RunData
 from fewtags.engine.evaluation import Batches, Predictions
+from fewtags.engine.feature_cache import cached_batches
 from fewtags.engine.run_log import RunLog
 from fewtags.errors import UserError
 from fewtags.methods import objective_class
-from fewtags.methods.base import Learner, Problem, Progress
+from fewtags.methods.base import Learner
 from fewtags.metrics import Scores
 from fewtags.models.build import build_classifier, make_problem
 from fewtags.models.classifier import Classifier
@@ -87,7 +88,9 @@ class Run:
 
 def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.device, log: RunLog) -> Run:
     torch.manual_seed(config.seed)
-    problem = make_problem(config, data.train.categories, data.train.labels, data.train.name)
+    problem = make_problem(
+        config.head_name, config.words, data.train.categories, data.train.labels, data.train.name, config.seed
+    )
     learner = build_learner(config, problem).to(device)
     if config.train.channels_last and device.type != "mps":
         learner.to(memory_format=torch.channels_last)
@@ -118,7 +121,8 @@ def make_batches(
         return image_batches(
             annotations,
             config.input,
-            config.train,
+            batch_size=config.train.batch_size,
+            workers=config.train.workers,
             augment=augment,
             shuffle=training,
             seed=config.seed,
@@ -139,7 +143,10 @@ def make_batches(
 
 
 def build_learner(config: RunConfig, problem: Problem) -> Learner:
-    model = build_classifier(config, problem)
+    model = build_classifier(
+        config.model, config.input.size, config.head_name, config.head, problem.num_categories, problem.words
+    )
+    model.head.initialise(problem)
     kind = objective_class(config.method_name, config.profile)
     if kind.needs_features and model.head.feature_dim is None:
         raise UserError(

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from fewtags import distributed
 from fewtags.errors import MissingExtra
-from fewtags.ticker import Ticker, ticking
+from fewtags.progress import ProgressBar, progress_bar
 
 
 class RunLog:
@@ -53,8 +53,8 @@ class RunLog:
         if self.main:
             self.console.print(text, style="yellow", highlight=False, markup=False)
 
-    def ticking(self, title: str, total: int) -> AbstractContextManager[Ticker]:
-        return ticking(title, total, self.console, self.quiet)
+    def progress_bar(self, title: str, total: int) -> AbstractContextManager[ProgressBar]:
+        return progress_bar(title, total, self.console, self.quiet)
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from fewtags.config import TrainConfig
-from fewtags.methods.base import Progress
+from fewtags.contract import Progress
+from fewtags.train_settings import TrainConfig
 
 
 def lr_factor(config: TrainConfig, progress: Progress) -> float:

@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator
 
 import torch
+from timm.utils import ModelEmaV3
 
+from fewtags.contract import Batch
 from fewtags.engine.run import Run, make_batches
-from fewtags.methods.base import Batch
 
 
 def start_head(run: Run) -> None:
@@ -19,10 +20,10 @@ def start_head(run: Run) -> None:
     started = time.monotonic()
     was_training = model.training
     model.eval()
-    run.log.say(run.learner.start(training_maps(run, plain=model.head.starts_plain)).sentence)
+    run.log.say(run.learner.start(training_maps(run, plain=model.head.starts_plain), len(run.data.train)).sentence)
     model.train(was_training)
     if run.ema is not None:
-        run.ema.set(model)
+        run.ema = ModelEmaV3(model, decay=run.config.train.ema)  # a copy of all that the start has made
     run.seconds += time.monotonic() - started
 
 
@@ -32,9 +33,9 @@ def training_maps(run: Run, *, plain: bool) -> Iterator[Batch]:
     batches = run.train_batches  # these are plain already where nothing is augmented; their images are read only once
     if plain and run.config.input.augment:
         batches = make_batches(run.config, run.learner, run.data.train, run.device, training=False)
-    with run.log.ticking("First look at the images", batches.num_steps) as ticker:
+    with run.log.progress_bar("First look at the images", batches.num_steps) as bar:
         for loaded in batches.epoch():
-            ticker.step()
+            bar.step()
             run.report_broken(loaded.broken, run.data.train)
             if loaded.batch is not None:
                 batch = loaded.batch.to(run.device)

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from fewtags import distributed
+from fewtags.atomic import write_json
 from fewtags.config import RunConfig
+from fewtags.contract import Batch, Progress, StepResult
 from fewtags.data.prepare import RunData, prepare_data
 from fewtags.engine.checkpoint import save_checkpoint
 from fewtags.engine.evaluation import measure, predict
@@ -26,12 +28,10 @@ from fewtags.engine.schedule import lr_factor
 from fewtags.engine.start import start_head
 from fewtags.engine.thresholds import choose_thresholds
 from fewtags.errors import DataError, Interrupted, RunFailed
-from fewtags.files import write_json
 from fewtags.methods import objective_class
-from fewtags.methods.base import Batch, Progress, StepResult
 from fewtags.metrics import Scores
-from fewtags.models.build import SavedModel
-from fewtags.ticker import duration
+from fewtags.models.saved import SavedModel
+from fewtags.progress import duration
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def train_one_epoch(run: Run, stop: Callable[[], bool]) -> None:
         run.learner.objective.start_epoch(run.progress())
     title = f"Epoch {run.epoch + 1}/{run.config.train.epochs}"
     num_steps = run.train_batches.num_steps
-    with run.log.ticking(title, num_steps - run.step) as ticker:
+    with run.log.progress_bar(title, num_steps - run.step) as bar:
         for loaded in run.train_batches.epoch(run.epoch, run.step):
             run.report_broken(loaded.broken, run.data.train)
             # One rank alone in a step would wait for the others for ever; so it is with stopping below.
@@ -99,7 +99,7 @@ def train_one_epoch(run: Run, stop: Callable[[], bool]) -> None:
                 result = train_step(run, loaded.batch.to(run.device))
                 add_totals(run, loaded.batch, result)
             run.step += 1
-            ticker.step(f"loss {mean_loss(run):.4f}")
+            bar.step(f"loss {mean_loss(run):.4f}")
             half_collected = run.step % run.config.train.accumulate != 0
             if distributed.anywhere(stop()) and not half_collected:
                 run.seconds += time.monotonic() - started
@@ -252,8 +252,8 @@ def measure_split(run: Run, split: str) -> Scores | None:
         if split not in run.eval_batches:
             run.eval_batches[split] = make_batches(run.config, run.learner, part, run.device, training=False)
         batches = run.eval_batches[split]
-        with run.log.ticking("Evaluating", batches.num_steps) as ticker:
-            predictions = predict(run.model, batches, part.labels.shape, run.device, run.autocast, ticker.step)
+        with run.log.progress_bar("Evaluating", batches.num_steps) as bar:
+            predictions = predict(run.model, batches, part.labels.shape, run.device, run.autocast, bar.step)
         run.report_broken(predictions.broken, part)
         run.latest[split] = Measured(measure(predictions, part), predictions)
     return run.latest[split].scores
@@ -286,13 +286,25 @@ def finish_run(run: Run) -> RunResult:
             np.savez_compressed(
                 run.folder / f"predictions-{name}.npz", probabilities=measured.predictions.probabilities
             )
-        words = run.problem.words
-        about_words = None if words is None else (words.vectors.shape[1], words.learned)
-        saved = SavedModel(run.model, run.config, list(run.problem.categories), thresholds_of(run), about_words)
-        saved.save(run.folder / "model")
+        saved_model(run).save(run.folder / "model")
         write_json(run.folder / "result.json", {**result, "unreadable_images": len(run.broken)})
     distributed.wait_for_all()
     return RunResult(run.folder, last, run.best, split, run.seconds, run.epoch)
+
+
+def saved_model(run: Run) -> SavedModel:
+    words, config = run.problem.words, run.config
+    return SavedModel(
+        run.model,
+        config.model,
+        config.input,
+        config.head_name,
+        config.head,
+        list(run.problem.categories),
+        thresholds_of(run),
+        None if words is None else (words.vectors.shape[1], words.learned),
+        config.nested(),
+    )
 
 
 def thresholds_of(run: Run) -> np.ndarray:

@@ -22,13 +22,13 @@ from typing import Any
 
 from rich.console import Console
 
+from fewtags.atomic import write_json
 from fewtags.config import read_yaml
 from fewtags.errors import Interrupted, UserError
 from fewtags.experiments.grid import PlannedRun
 from fewtags.experiments.runs import CELL, read_run, tidy_rows, write_csv
 from fewtags.experiments.tables import write_tables
-from fewtags.files import write_json
-from fewtags.ticker import Ticker, duration, ticking
+from fewtags.progress import ProgressBar, duration, progress_bar
 
 # Settings that say where and how fast, not what: a finished run may differ in them.
 INCIDENTAL = ("train.device", "train.workers", "cache.folder", "input.keep_in_memory")
@@ -55,13 +55,13 @@ def run_bench(runs: Sequence[PlannedRun], folder: Path, *, workers: int = 1, qui
     say(bench, f"{len(runs)} runs in {folder}: {len(runs) - len(waiting)} finished, {len(waiting)} to do.")
     folder.mkdir(parents=True, exist_ok=True)
     write_results(bench)
-    with ticking("Runs", len(waiting), bench.console, quiet or not bench.console.is_terminal) as ticker:
+    with progress_bar("Runs", len(waiting), bench.console, quiet or not bench.console.is_terminal) as bar:
         try:
             while waiting or bench.running:
                 while waiting and len(bench.running) < workers:
                     start(bench, waiting.pop(0))
                 for process in ended(bench):
-                    finish(bench, process, len(waiting), ticker)
+                    finish(bench, process, len(waiting), bar)
         except KeyboardInterrupt:
             stop(bench)
             raise Interrupted("Stopped; the same command goes on from here.") from None
@@ -181,7 +181,7 @@ def stop(bench: Bench) -> None:
 # --- what is said and written ---
 
 
-def finish(bench: Bench, process: BaseProcess, num_waiting: int, ticker: Ticker) -> None:
+def finish(bench: Bench, process: BaseProcess, num_waiting: int, bar: ProgressBar) -> None:
     process.join()
     run = bench.running.pop(process)
     folder = bench.folder / run.name
@@ -195,7 +195,7 @@ def finish(bench: Bench, process: BaseProcess, num_waiting: int, ticker: Ticker)
     num_left = num_waiting + len(bench.running)
     left = duration((time.monotonic() - bench.started) / bench.num_done * num_left)
     say(bench, f"{run}: {outcome}. {num_left} runs left" + (f", about {left}." if num_left else "."))
-    ticker.step()
+    bar.step()
 
 
 def in_words(folder: Path) -> str:

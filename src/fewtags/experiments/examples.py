@@ -13,16 +13,18 @@ import torch
 from PIL import Image
 
 from fewtags.config import resolve
-from fewtags.data.annotations import PRESENT, Annotations
+from fewtags.contract import Batch, Outputs, Progress
+from fewtags.data.annotations import Annotations
 from fewtags.data.images import BadImage, open_image
 from fewtags.data.prepare import RunData, prepare_data
 from fewtags.engine.checkpoint import load_checkpoint
 from fewtags.engine.run import build_learner
 from fewtags.errors import UserError
 from fewtags.experiments.runs import RunRecord
-from fewtags.methods.base import Batch, Outputs, Progress
+from fewtags.labels import PRESENT
 from fewtags.models.attention_maps import overlay
-from fewtags.models.build import load_model, make_problem
+from fewtags.models.build import make_problem
+from fewtags.models.saved import load_model
 
 NUM_IMAGES = 8
 NUM_CANDIDATES = 96  # training images that are looked through for found and rejected labels
@@ -133,7 +135,7 @@ def attention_maps(run: RunRecord, part: Annotations, rows: Sequence[int]) -> di
         saved = load_model(run.folder)
     except UserError:
         return {}
-    images, kept = _load(part, rows, saved.config.input.size)
+    images, kept = _load(part, rows, saved.input.size)
     if not kept:
         return {}
     with torch.inference_mode():
@@ -198,7 +200,8 @@ def decide(
     config = config.model_copy(update={"cache": config.cache.model_copy(update={"enabled": False})})
     checkpoint = load_checkpoint(file)
     fresh = config.model_copy(update={"model": config.model.model_copy(update={"pretrained": False, "weights": None})})
-    learner = build_learner(fresh, make_problem(config, train.categories, train.labels, train.name))
+    problem = make_problem(config.head_name, config.words, train.categories, train.labels, train.name, config.seed)
+    learner = build_learner(fresh, problem)
     learner.model.load_state_dict(checkpoint["model"])
     learner.objective.load_state_dict(checkpoint["objective"])
     learner.eval()

@@ -17,16 +17,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fewtags.atomic import write_json
 from fewtags.config import RunConfig
-from fewtags.data.annotations import PRESENT, Annotations
+from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import RunData, prepare_data
 from fewtags.engine.evaluation import Predictions, measure
 from fewtags.engine.record import write_record
 from fewtags.engine.run import Run, build_run, choose_device, make_batches
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.training import summary_of
-from fewtags.files import write_json
-from fewtags.methods.instant import mean_log_rank
+from fewtags.labels import PRESENT
+from fewtags.models.discriminant import mean_log_rank
 from fewtags.models.heads import Standardise
 
 STRENGTHS = [float(10**exponent) for exponent in np.arange(-3, 1.1, 0.5)]  # times half the squared weights
@@ -71,9 +72,9 @@ def pooled_features(run: Run, part: Annotations) -> tuple[Tensor, np.ndarray]:
     """[M, D] features of the readable images, and their rows."""
     batches = make_batches(run.config, run.learner, part, run.device, training=False)
     model, features, rows = run.learner.model.eval(), [], []
-    with run.log.ticking("Pooling features", batches.num_steps) as ticker:
+    with run.log.progress_bar("Pooling features", batches.num_steps) as bar:
         for loaded in batches.epoch():
-            ticker.step()
+            bar.step()
             if loaded.batch is not None:
                 images = loaded.batch.images.to(run.device)
                 with run.autocast():

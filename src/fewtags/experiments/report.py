@@ -13,12 +13,12 @@ import jinja2
 from markupsafe import Markup
 
 import fewtags
+from fewtags.atomic import atomic_write
 from fewtags.experiments.charts import Series, legend, line_chart, nice_ticks
 from fewtags.experiments.examples import Gallery, test_gallery, training_gallery
 from fewtags.experiments.runs import RunRecord, find_runs, proportion_label, tidy_rows
 from fewtags.experiments.tables import METRIC_NAMES, Row, by_method, paper_tables, row_label, unique, value_of
-from fewtags.files import written_whole
-from fewtags.ticker import duration
+from fewtags.progress import duration
 
 MANY_CATEGORIES = 24  # more than this many are not each given a chart of thresholds
 STATE_LINES = {"theta_pos": 0, "theta_neg": 1, "s_pos": 2, "s_neg": 3}  # style of each, in rows of kind "categories"
@@ -29,7 +29,7 @@ def write_report(run_folders: Sequence[Path], out: Path, title: str = "fewtags r
     """Write the page about the runs that `run_folders` are or contain to the file `out`."""
     runs = find_runs(run_folders)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(out) as beside:
+    with atomic_write(out) as beside:
         beside.write_text(render(runs, title), encoding="utf-8")
     return out
 

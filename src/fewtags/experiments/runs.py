@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fewtags.atomic import atomic_write
 from fewtags.config import read_yaml
 from fewtags.engine.run_log import read_rows
 from fewtags.errors import UserError
-from fewtags.files import written_whole
 from fewtags.methods import METHODS
 
 Proportion = float | str | None  # of known positives; "single" for one an image, None for the labels as they came
@@ -140,7 +140,7 @@ def _percent(value: float | None) -> float | None:
 
 
 def write_csv(rows: Sequence[dict[str, Any]], file: Path) -> None:
-    with written_whole(file) as beside, beside.open("w", newline="", encoding="utf-8") as out:
+    with atomic_write(file) as beside, beside.open("w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)

@@ -13,8 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fewtags.contract import Batch, Outputs, Problem, Progress, StepResult
 from fewtags.distributed import sum_across_ranks
-from fewtags.methods.base import Batch, Objective, Outputs, Problem, Progress, StepResult
+from fewtags.methods.base import Objective
 from fewtags.methods.cross_image import cross_image_loss, sampled_cross_image_loss
 from fewtags.methods.feature_queue import FeatureQueue, Fill
 from fewtags.methods.losses import assume_negative_loss

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fewtags.methods.base import Batch, Objective, Outputs, Progress, StepResult
+from fewtags.contract import Batch, Outputs, Progress, StepResult
+from fewtags.methods.base import Objective
 from fewtags.methods.losses import assume_negative_loss, asymmetric_loss, focal_loss
 from fewtags.settings import Settings
 

@@ -13,8 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fewtags.contract import Batch, Outputs, Problem, Progress, StepResult
 from fewtags.distributed import gather_rows
-from fewtags.methods.base import Batch, Objective, Outputs, Problem, Progress, StepResult
+from fewtags.methods.base import Objective
 from fewtags.methods.losses import assume_negative_loss
 from fewtags.settings import Settings
 

@@ -23,9 +23,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from fewtags.contract import Batch, Outputs, Problem, Progress, Start, StepResult
 from fewtags.distributed import sum_across_ranks
-from fewtags.methods.base import Batch, Objective, Outputs, Problem, Progress, Start, StepResult
-from fewtags.methods.instant import soften
+from fewtags.methods.base import Objective
+from fewtags.models.discriminant import soften
 from fewtags.settings import Settings
 
 

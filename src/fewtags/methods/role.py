@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fewtags.methods.base import Batch, Objective, Outputs, Problem, Progress, StepResult
+from fewtags.contract import Batch, Outputs, Problem, Progress, StepResult
+from fewtags.methods.base import Objective
 from fewtags.settings import Settings
 
 # Mean number of positives per image: the first four as the authors of ROLE give them, VG-200 as the paper's baseline.

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fewtags.methods.base import Batch, Objective, Outputs, Problem, Progress, StepResult
+from fewtags.contract import Batch, Outputs, Problem, Progress, StepResult
+from fewtags.methods.base import Objective
 from fewtags.methods.cross_image import cross_image_loss, sampled_cross_image_loss
 from fewtags.methods.feature_queue import FeatureQueue
 from fewtags.methods.losses import assume_negative_loss, asymmetric_loss

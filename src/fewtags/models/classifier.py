@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fewtags.methods.base import Outputs
+from fewtags.contract import Outputs
 from fewtags.models.backbones import Backbone
 from fewtags.models.heads import Head
 

@@ -1,4 +1,4 @@
-"""A head that starts at the closed form of `methods.instant`, made in one look at the images, and may learn the rest.
+"""A head that starts at the closed form of `models.discriminant`, made in one pass over the images, and may learn more.
 
     logits = instant(pooled map)                      fixed once it is made; the method `instant` is nothing else
            + W' x + b                                 what training adds: x is the whitened pooled feature,
@@ -19,11 +19,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fewtags import distributed
-from fewtags.data.annotations import PRESENT
+from fewtags.contract import Batch, Outputs, Start, WordVectors
 from fewtags.errors import DataError
-from fewtags.methods.base import Batch, Outputs, Problem, Start
-from fewtags.methods.instant import Basis, InstantModel, InstantStatistics, unit_length
+from fewtags.labels import PRESENT, UNKNOWN
+from fewtags.models.discriminant import Basis, Discriminant, DiscriminantSums, unit_length
 from fewtags.models.heads import Head
+from fewtags.models.told_labels import ToldLabels
 from fewtags.settings import Settings
 
 KEEP = 2**28  # numbers: so many images' pooled features are kept to choose the penalty and to calibrate by (1 GB)
@@ -33,7 +34,7 @@ REFINED_PENALTY = 1.0  # of the fit to guessed labels, which are many: no longer
 WHITENING = 2.0  # added to the eigenvalues where features are whitened for the residual
 
 
-class ClosedFormHead(Head):
+class ClosedFormHead(Head["ClosedFormHead.Config"]):
     class Config(Settings):
         known_proportion: float | None = Field(None, gt=0, le=1)
         """Share of the present labels that are known; by default it is estimated from the labels."""
@@ -55,65 +56,69 @@ class ClosedFormHead(Head):
 
     needs_start = True
 
-    weight: Tensor
-    bias: Tensor
-    thresholds: Tensor
-
-    def __init__(self, config: Config, in_channels: int, problem: Problem):
-        super().__init__(config, in_channels, problem)
-        self.num_images = problem.num_images
-        self.instant: InstantModel | None = None  # after `start`, where the closed form is the whole model
-        self.register_buffer("weight", torch.zeros(problem.num_categories, in_channels))  # of unit-length features
-        self.register_buffer("bias", torch.zeros(problem.num_categories))
-        self.register_buffer("thresholds", torch.full((problem.num_categories,), 0.5))
-        self.residual = Residual(config, in_channels, problem.num_categories) if config.residual else None
+    def __init__(self, config: Config, in_channels: int, num_categories: int, words: WordVectors | None = None):
+        super().__init__(config, in_channels, num_categories)
+        # Labels can be taken in one by one only where they alone made the model: no self-labelling, nothing trained.
+        keeps_sums = not (config.residual or config.refine)
+        self.discriminant = Discriminant(num_categories, in_channels, keeps_sums=keeps_sums)
+        self.residual = Residual(config, in_channels, num_categories) if config.residual else None
         self.feature_dim = self.residual.width if self.residual is not None else None
 
+    @property
+    def thresholds(self) -> Tensor | None:
+        """[C] chosen by expected F1 at the start; None where training moves the probabilities afterwards."""
+        return self.discriminant.thresholds if self.residual is None else None
+
     def forward(self, feature_map: Tensor) -> Outputs:
-        pooled = unit_length(feature_map.float().mean((2, 3)))  # [B, D]
-        logits = pooled @ self.weight.T + self.bias
+        pooled = feature_map.float().mean((2, 3))  # [B, D]
+        logits = self.discriminant(pooled)
         if self.residual is None:
             return Outputs(logits)
-        more, features, attention = self.residual(pooled, feature_map.float())
+        more, features, attention = self.residual(unit_length(pooled), feature_map.float())
         prior = self.residual.squared_weights() * self.config.prior / 2 if self.training else None
         return Outputs(logits + more, features, attention, prior)
 
-    def take_over(self, model: InstantModel) -> None:
-        """Give the logits and thresholds of `model` from now on."""
-        self.weight.copy_(model.slope[:, None] * model.weights)
-        self.bias.copy_(model.intercept - model.slope * (model.weights @ model.basis.mean))
-        self.thresholds.copy_(model.thresholds)
-
     # --- the start ---
 
-    def start(self, batches: Iterable[Batch]) -> Start:
-        seen = Sight(len(self.bias), self.weight.shape[1], self.num_images, self.residual)
+    def start(self, batches: Iterable[Batch], num_images: int) -> Start:
+        told = self.discriminant.told
+        seen = FeatureAccumulator(self.num_categories, self.in_channels, num_images, self.residual, told)
         for batch in batches:
             seen.add(batch)
         statistics, features, labels = seen.everything()
         one_curve = self.config.calibration == "shared"
-        first = InstantModel.fit(statistics, features, labels, self.config.known_proportion, one_curve=one_curve)
-        model = self._refined(first, features, labels) if self.config.refine else first
-        self.take_over(model)
-        if self.residual is None:
-            self.instant = model
-        else:
-            self.residual.start(first.basis, *seen.windows())
+        model = self.discriminant
+        model.fit(statistics, features, labels, self.config.known_proportion, one_curve=one_curve)
+        penalty, basis, known_proportion = float(model.penalty), model.basis, model.known_proportion.clone()
+        if told is not None:
+            told.remember(*seen.known_labels())
+        if self.config.refine:
+            self._refine(statistics, features, labels)
+        if self.residual is not None:
+            self.residual.start(basis, *seen.windows())
         return Start(
-            f"Closed form from {int(statistics.count):,} images: penalty {first.penalty:g}, about "
-            f"{float(first.known_proportion.mean()):.0%} of the tags that apply are known "
+            f"Closed form from {int(statistics.count):,} images: penalty {penalty:g}, about "
+            f"{float(known_proportion.mean()):.0%} of the tags that apply are known "
             f"({'given' if self.config.known_proportion else 'estimated'}).",
-            first.known_proportion.to(self.bias.device),
+            known_proportion,
         )
 
-    def _refined(self, first: InstantModel, features: Tensor, labels: Tensor) -> InstantModel:
+    def _refine(self, statistics: DiscriminantSums, features: Tensor, labels: Tensor) -> None:
         """One round of self-labelling. Every unknown label counts as its probability, judged without itself."""
-        known = first.known_proportion
-        again = partial(InstantModel.fit, basis=first.basis, one_curve=self.config.calibration == "shared")
-        sharp = again(first.statistics, features, labels, known, penalties=(first.penalty / SHARPER,))
-        soft = sharp.soft_labels(features, labels)
-        statistics = first.statistics.relabelled(features, soft)
-        return again(statistics, features, labels, known, weights=soft, penalties=(REFINED_PENALTY,))
+        model, basis = self.discriminant, self.discriminant.basis
+        known, penalty = model.known_proportion.clone(), float(model.penalty)
+        again = partial(model.fit, basis=basis, one_curve=self.config.calibration == "shared")
+        again(statistics, features, labels, known, penalties=(penalty / SHARPER,))
+        soft = model.soft_labels(statistics, features, labels)
+        again(
+            statistics.relabelled(features, soft), features, labels, known, weights=soft, penalties=(REFINED_PENALTY,)
+        )
+
+    # --- labels that change ---
+
+    def relabel(self, feature: Tensor, category: int, label: int) -> None:
+        """An image of this pooled feature [D] has the `label` 1, 0 or -1 from now on; see Discriminant.relabel."""
+        self.discriminant.relabel(feature, category, label)
 
 
 class Residual(nn.Module):
@@ -185,13 +190,20 @@ class Whiten(nn.Module):
         return (features - self.mean) @ self.transform
 
 
-class Sight:
+class FeatureAccumulator:
     """What is gathered from the batches of maps: sums over all images, and a sample of their pooled features."""
 
-    def __init__(self, num_categories: int, in_channels: int, num_images: int, residual: Residual | None):
+    def __init__(
+        self,
+        num_categories: int,
+        in_channels: int,
+        num_images: int,
+        residual: Residual | None = None,
+        told: ToldLabels | None = None,
+    ):
         self.residual = residual
-        self.statistics = InstantStatistics(num_categories, in_channels)
-        self.window_statistics = InstantStatistics(num_categories, in_channels if residual is not None else 0)
+        self.statistics = DiscriminantSums(num_categories, in_channels)
+        self.window_statistics = DiscriminantSums(num_categories, in_channels if residual is not None else 0)
         self.window_total = torch.zeros(num_categories, in_channels, dtype=torch.float64)
         draws = torch.rand(num_images, generator=torch.Generator().manual_seed(0))
         self.kept = draws < KEEP / in_channels / max(num_images, 1)
@@ -199,6 +211,9 @@ class Sight:
         self.features: list[Tensor] = []
         self.labels: list[Tensor] = []
         self.index: list[Tensor] = []
+        self.told = told
+        self.known: list[tuple[Tensor, Tensor]] = []  # index and key of every image with a known label
+        self.entries: list[Tensor] = []  # index, category and label of every known label
 
     def add(self, batch: Batch) -> None:
         pooled, labels, index = batch.images.float().mean((2, 3)).cpu(), batch.labels.cpu(), batch.index.cpu()
@@ -206,8 +221,16 @@ class Sight:
         kept = self.kept[index]
         for held, rows in ((self.features, pooled), (self.labels, labels), (self.index, index)):
             held.append(rows[kept])
+        if self.told is not None:
+            self._add_known(self.told, pooled, labels, index)
         if self.residual is not None:
             self._add_windows(batch.images.float(), labels, index)
+
+    def _add_known(self, told: ToldLabels, pooled: Tensor, labels: Tensor, index: Tensor) -> None:
+        known = (labels != UNKNOWN).any(1)
+        self.known.append((index[known], told.key(unit_length(pooled[known])).cpu()))
+        rows, columns = (labels != UNKNOWN).nonzero(as_tuple=True)
+        self.entries.append(torch.stack([index[rows], columns, labels[rows, columns].to(rows)], dim=1))
 
     def _add_windows(self, maps: Tensor, labels: Tensor, index: Tensor) -> None:
         assert self.residual is not None
@@ -217,7 +240,7 @@ class Sight:
         rows = windows[sample].flatten(0, 1)
         self.window_statistics.add(rows, torch.zeros(len(rows), len(self.window_total)))
 
-    def everything(self) -> tuple[InstantStatistics, Tensor, Tensor]:
+    def everything(self) -> tuple[DiscriminantSums, Tensor, Tensor]:
         """Sums, features and labels of all processes; the rows in their own order, however they were dealt out."""
         if not self.index:
             raise DataError("Not a single training image could be read.")
@@ -225,6 +248,13 @@ class Sight:
         order = index.argsort()
         features, labels = (distributed.gather_rows(torch.cat(part))[order] for part in (self.features, self.labels))
         return self.statistics.across_ranks(), features, labels
+
+    def known_labels(self) -> tuple[Tensor, Tensor]:
+        """Keys of the images with a known label, and all known labels (image, category, label), of all processes."""
+        index, keys = (distributed.gather_rows(torch.cat(part)) for part in zip(*self.known, strict=True))
+        entries = distributed.gather_rows(torch.cat(self.entries))
+        index, order = index.sort()
+        return keys[order], torch.cat([torch.searchsorted(index, entries[:, :1].contiguous()), entries[:, 1:]], dim=1)
 
     def windows(self) -> tuple[Basis, Tensor]:
         """The windows' eigenbasis and the mean window of each category's known positives [C, D]."""

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from fewtags.contract import Outputs, Problem, WordVectors
 from fewtags.errors import UserError
-from fewtags.methods.base import Outputs, Problem, WordVectors
 from fewtags.models.heads import BiasInit, Head, initial_bias
 from fewtags.settings import Settings
 
@@ -128,7 +128,7 @@ def _pieces(a: Tensor, b: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
             yield k, i, product.sigmoid_()
 
 
-class DecoupledHead(Head):
+class DecoupledHead(Head["DecoupledHead.Config"]):
     """One feature per category, a shared tanh layer, one weight vector per category."""
 
     class Config(Settings):
@@ -143,17 +143,21 @@ class DecoupledHead(Head):
 
     needs_words = True
 
-    def __init__(self, config: Config, in_channels: int, problem: Problem):
-        super().__init__(config, in_channels, problem)
-        if problem.words is None:
+    def __init__(self, config: Config, in_channels: int, num_categories: int, words: WordVectors | None = None):
+        super().__init__(config, in_channels, num_categories, words)
+        if words is None:
             raise UserError("The decoupled head needs word vectors for the categories; build the problem with `words`.")
         self.feature_dim = in_channels
-        self.decoupling = SemanticDecoupling(in_channels, problem.words, config.width)
+        self.decoupling = SemanticDecoupling(in_channels, words, config.width)
         self.hidden = nn.Linear(in_channels, in_channels) if config.hidden else None
         self.dropout = nn.Dropout(config.dropout)
-        self.weight = nn.Parameter(torch.empty(problem.num_categories, in_channels))
-        self.bias = nn.Parameter(initial_bias(config.bias_init, problem))
+        self.weight = nn.Parameter(torch.empty(num_categories, in_channels))
+        self.bias = nn.Parameter(torch.zeros(num_categories))
         nn.init.uniform_(self.weight, -(in_channels**-0.5), in_channels**-0.5)
+
+    def initialise(self, problem: Problem) -> None:
+        with torch.no_grad():
+            self.bias.copy_(initial_bias(self.config.bias_init, problem))
 
     def forward(self, feature_map: Tensor) -> Outputs:
         locations = as_locations(feature_map)  # [B, L, D]

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fewtags.contract import Outputs, Problem, WordVectors
 from fewtags.errors import UserError
-from fewtags.methods.base import Outputs, Problem, WordVectors
 from fewtags.models.decoupling import SemanticDecoupling
 from fewtags.models.heads import BiasInit, Head, initial_bias
 from fewtags.settings import Settings
@@ -44,15 +44,23 @@ class LabelGraph(nn.Module):
     incoming: Tensor
     outgoing: Tensor
 
-    def __init__(self, kind: Literal["cooccurrence", "words"], labels: Tensor, words: WordVectors):
+    def __init__(self, kind: Literal["cooccurrence", "words"], words: WordVectors):
         super().__init__()
+        self.kind = kind
         if kind == "cooccurrence":
-            matrix = cooccurrence(labels)
-            self.register_buffer("incoming", matrix)
-            self.register_buffer("outgoing", matrix.T.contiguous())
+            num_categories = len(words.vectors)
+            self.register_buffer("incoming", torch.zeros(num_categories, num_categories))
+            self.register_buffer("outgoing", torch.zeros(num_categories, num_categories))
         else:
             self.incoming = nn.Parameter(word_cosines(words))
             self.outgoing = nn.Parameter(word_cosines(words))
+
+    def start(self, labels: Tensor) -> None:
+        """Take co-occurrence from the labels [N, C] of the training images."""
+        if self.kind == "cooccurrence":
+            matrix = cooccurrence(labels)
+            self.incoming.copy_(matrix)
+            self.outgoing.copy_(matrix.T)
 
     def messages(self, states: Tensor) -> Tensor:
         """[..., C, D] -> [..., C, 2 D]"""
@@ -92,7 +100,7 @@ class GraphReadout(nn.Module):
         return self.output(torch.cat([states, start], dim=-1))
 
 
-class GraphHead(Head):
+class GraphHead(Head["GraphHead.Config"]):
     """One feature per category, messages between categories, a shared tanh layer, one weight vector per category."""
 
     class Config(Settings):
@@ -113,19 +121,24 @@ class GraphHead(Head):
 
     needs_words = True
 
-    def __init__(self, config: Config, in_channels: int, problem: Problem):
-        super().__init__(config, in_channels, problem)
-        if problem.words is None:
+    def __init__(self, config: Config, in_channels: int, num_categories: int, words: WordVectors | None = None):
+        super().__init__(config, in_channels, num_categories, words)
+        if words is None:
             raise UserError("The graph head needs word vectors for the categories; build the problem with `words`.")
         self.feature_dim = in_channels
-        self.decoupling = SemanticDecoupling(in_channels, problem.words, config.width)
-        self.label_graph = LabelGraph(config.graph, problem.labels, problem.words)
+        self.decoupling = SemanticDecoupling(in_channels, words, config.width)
+        self.label_graph = LabelGraph(config.graph, words)
         self.feature_graph = GraphReadout(in_channels, config.steps)
         self.weight_graph = GraphReadout(in_channels, config.steps) if config.classifier_graph != "none" else None
         self.dropout = nn.Dropout(config.dropout)
-        self.weight = nn.Parameter(torch.empty(problem.num_categories, in_channels))
-        self.bias = nn.Parameter(initial_bias(config.bias_init, problem))
+        self.weight = nn.Parameter(torch.empty(num_categories, in_channels))
+        self.bias = nn.Parameter(torch.zeros(num_categories))
         nn.init.uniform_(self.weight, -(in_channels**-0.5), in_channels**-0.5)
+
+    def initialise(self, problem: Problem) -> None:
+        self.label_graph.start(problem.labels)
+        with torch.no_grad():
+            self.bias.copy_(initial_bias(self.config.bias_init, problem))
 
     def forward(self, feature_map: Tensor) -> Outputs:
         features, attention = self.decoupling(feature_map)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Generic, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from fewtags.contract import Batch, Outputs, Problem, Start, WordVectors
 from fewtags.distributed import sum_across_ranks
 from fewtags.errors import DataError, UserError, did_you_mean
-from fewtags.methods.base import Batch, Outputs, Problem, Start
 from fewtags.settings import Settings
 
 HEADS = {
@@ -24,7 +24,10 @@ HEADS = {
 }
 
 
-class Head(nn.Module):
+C = TypeVar("C", bound=Settings)
+
+
+class Head(nn.Module, Generic[C]):
     """Feature map [B, D, h, w] -> Outputs."""
 
     class Config(Settings):
@@ -35,11 +38,16 @@ class Head(nn.Module):
     starts_plain: bool = True  # and that without augmentation; otherwise as in the first epoch
     feature_dim: int | None = None  # width of Outputs.features, None where it gives none
 
-    def __init__(self, config: Settings, in_channels: int, problem: Problem):
+    def __init__(self, config: C, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__()
-        self.config: Any = config
+        self.config = config
+        self.in_channels, self.num_categories = in_channels, num_categories
 
-    def start(self, batches: Iterable[Batch]) -> Start:
+    def initialise(self, problem: Problem) -> None:
+        """Before a new or resumed run: what depends on the training labels, such as first biases. A model that only
+        predicts has it in its saved state."""
+
+    def start(self, batches: Iterable[Batch], num_images: int) -> Start:
         """Only where `needs_start`: every training image once, as a feature map in `Batch.images`."""
         raise NotImplementedError
 
@@ -102,7 +110,7 @@ class Standardise(nn.Module):
         return (F.normalize(pooled.float(), dim=1) - self.mean) * self.factor
 
 
-class LinearHead(Head):
+class LinearHead(Head["LinearHead.Config"]):
     """Average over locations, standardised or not, a tanh layer (the paper's ResNet row has one) or none, one linear
     layer."""
 
@@ -124,24 +132,27 @@ class LinearHead(Head):
     # with the plain images' mean ROLE does just that to reach its expected number of positives, and ranks badly.
     starts_plain = False
 
-    def __init__(self, config: Config, in_channels: int, problem: Problem):
-        super().__init__(config, in_channels, problem)
+    def __init__(self, config: Config, in_channels: int, num_categories: int, words: WordVectors | None = None):
+        super().__init__(config, in_channels, num_categories)
         self.standardise = Standardise(in_channels) if config.standardise else None
         self.needs_start = config.standardise
         self.hidden = (
             nn.Sequential(nn.Linear(in_channels, config.hidden), nn.Tanh()) if config.hidden else nn.Identity()
         )
         self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.hidden or in_channels, problem.num_categories)
+        self.classifier = nn.Linear(config.hidden or in_channels, num_categories)
+        self.penalty = 0.0
+        if config.standardise:
+            nn.init.zeros_(self.classifier.weight)  # random weights would only have to be unlearned
+
+    def initialise(self, problem: Problem) -> None:
         # D standardised features with weights of variance 1 / (D prior) give logits of variance 1 / prior. The loss is
         # a mean over images and categories, so its prior is too.
-        self.penalty = config.prior * self.classifier.in_features / (2 * problem.num_images)
+        self.penalty = self.config.prior * self.classifier.in_features / (2 * problem.num_images)
         with torch.no_grad():
-            self.classifier.bias.copy_(initial_bias(config.bias_init, problem))
-            if config.standardise:
-                self.classifier.weight.zero_()  # random weights would only have to be unlearned
+            self.classifier.bias.copy_(initial_bias(self.config.bias_init, problem))
 
-    def start(self, batches: Iterable[Batch]) -> Start:
+    def start(self, batches: Iterable[Batch], num_images: int) -> Start:
         assert self.standardise is not None
         count = self.standardise.start(batch.images.float().mean((2, 3)) for batch in batches)
         return Start(f"Features standardised over {count:,} images.")

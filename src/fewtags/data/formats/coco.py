@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from fewtags.data.annotations import ABSENT, PRESENT, Annotations, Finding
+from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.formats.common import NoImagesError, counts, locate, missing_image, read_head
 from fewtags.data.formats.options import ReadOptions
 from fewtags.errors import DataError, UserError, did_you_mean
+from fewtags.labels import ABSENT, PRESENT
 
 INSTANCES = re.compile(r"instances_(train|val)(\d{4})?")
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fewtags.data.annotations import ABSENT, PRESENT, UNKNOWN, Annotations, Finding
+from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.formats.options import ReadOptions
 from fewtags.errors import DataError, UserError
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".jfif", ".ppm")
 SPLIT_WORDS = {

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fewtags.data.annotations import ABSENT, PRESENT, UNKNOWN, Annotations, Finding
+from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.formats.common import (
     SPLIT_WORDS,
     counts,
@@ -41,6 +41,7 @@ from fewtags.data.formats.tables import (
     table_files,
 )
 from fewtags.errors import DataError, UserError
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 
 BAD = np.inf  # unknown, but no blank: a typing mistake must not change what the zeros of a table mean
 STATES = {"absent": ABSENT, "unknown": UNKNOWN}

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from fewtags.data.annotations import ABSENT, PRESENT, Annotations, Finding
+from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.formats.common import ImageFolder, counts, missing_image, read_head
 from fewtags.data.formats.options import ReadOptions
 from fewtags.errors import DataError, UserError
+from fewtags.labels import ABSENT, PRESENT
 
 IMAGE_FOLDERS = ("VG_100K", "VG_100K_2", "images/VG_100K", "images/VG_100K_2", "images", "")
 CHUNK = 1 << 22  # objects.json has 400 MB: it is read in pieces of this many characters

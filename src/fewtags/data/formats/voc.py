@@ -8,10 +8,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from fewtags.data.annotations import ABSENT, PRESENT, UNKNOWN, Annotations, Finding
+from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.formats.common import ImageFolder, counts, missing_image
 from fewtags.data.formats.options import ReadOptions, read_lines
 from fewtags.errors import DataError, UserError
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 
 VOC_CATEGORIES = [
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",

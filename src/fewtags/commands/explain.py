@@ -13,7 +13,7 @@ from fewtags.data.dataset import Collate, ImageDataset
 from fewtags.data.images import open_image
 from fewtags.errors import UserError, did_you_mean
 from fewtags.models.attention_maps import overlay
-from fewtags.models.build import SavedModel, load_model
+from fewtags.models.saved import SavedModel, load_model
 
 SIDE, CAPTION, GAP, MOST = 320, 22, 6, 5
 
@@ -40,13 +40,13 @@ def look(saved: SavedModel, image: Path) -> tuple[np.ndarray, torch.Tensor]:
     """Probabilities [C] and attention [C, h, w] of one image."""
     labels = np.zeros((1, len(saved.categories)), dtype=np.int8)
     annotations = Annotations(Path(), [str(image)], saved.categories, labels, np.array(["test"]))
-    dataset = ImageDataset(annotations, saved.config.input, augment=False, seed=0, keep=False)
+    dataset = ImageDataset(annotations, saved.input, augment=False, seed=0, keep=False)
     batch = Collate(torch.from_numpy(labels))([dataset[0, 0]]).batch
     assert batch is not None  # `open_image` read it before
     outputs = saved.classifier.eval()(batch.images)
     if outputs.attention is None:
         raise UserError(
-            f"The {saved.config.head_name} head of this model has no attention to show; "
+            f"The {saved.head_name} head of this model has no attention to show; "
             "train one with head=decoupled or head=graph, for example method=caldnr."
         )
     return outputs.logits[0].sigmoid().numpy(), outputs.attention[0]

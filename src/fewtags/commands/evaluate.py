@@ -9,16 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from fewtags.data.annotations import SPLITS, Annotations
+from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.data.loaders import image_batches
 from fewtags.data.prepare import prepare_data
 from fewtags.engine.evaluation import measure, predict
+from fewtags.engine.record import load_run_config
 from fewtags.engine.run import choose_device
 from fewtags.errors import DataError, UserError, did_you_mean
+from fewtags.labels import SPLITS
 from fewtags.metrics import Scores
-from fewtags.models.build import SavedModel, load_model
-from fewtags.ticker import ticking
+from fewtags.models.saved import SavedModel, load_model
+from fewtags.progress import progress_bar
 
 
 def evaluate_saved(
@@ -33,21 +35,24 @@ def evaluate_saved(
 ) -> tuple[Scores, list[str], list[str]]:
     """Scores, category names and warnings. Without a `split`: the test split, or else the validation images."""
     saved = load_model(run)
-    part = own_part(saved, split) if data is None else other_part(saved, data, tags, format, options, split)
+    part = own_part(run, split) if data is None else other_part(saved, data, tags, format, options, split)
     warnings = [] if part.complete else [f"Warning: {part.partial_warning('measured')}"]
     where = choose_device(device)
-    batches = image_batches(part, saved.config.input, saved.config.train, augment=False)
-    with ticking("Evaluating", batches.num_steps) as ticker:
-        predictions = predict(saved.classifier.to(where), batches, part.labels.shape, where, on_step=ticker.step)
+    batches = image_batches(part, saved.input, augment=False)
+    with progress_bar("Evaluating", batches.num_steps) as bar:
+        predictions = predict(saved.classifier.to(where), batches, part.labels.shape, where, on_step=bar.step)
     warnings += [f"Left out: {reason}" for reason in predictions.broken.values()]
     return measure(predictions, part, threshold_of(threshold, saved)), saved.categories, warnings
 
 
-def own_part(saved: SavedModel, split: str | None) -> Annotations:
+def own_part(run: Path, split: str | None) -> Annotations:
     """A split of the data that the model was trained on, cut as it was for training."""
     if split is not None and split not in SPLITS:
         raise UserError(f"--split {split}: {did_you_mean(split, SPLITS)}")
-    data = prepare_data(saved.config.data, saved.config.seed)
+    if not (run / "config.yaml").is_file():
+        raise UserError(f"{run} is a saved model without its data; name the data to measure on behind it.")
+    config = load_run_config(run)
+    data = prepare_data(config.data, config.seed)
     parts = {name: part for name, part in zip(SPLITS, (data.train, data.val, data.test), strict=True) if part}
     split = split or ("test" if "test" in parts else "val")
     if split not in parts:

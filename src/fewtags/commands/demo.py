@@ -15,13 +15,13 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import RunData, split_data
 from fewtags.data.scenes import BACKBONE, make_scenes
 from fewtags.discovery import FoundLabel, found_labels
+from fewtags.engine.prediction import predict_files
 from fewtags.engine.thresholds import known_positive_thresholds
 from fewtags.engine.training import RunResult, train
 from fewtags.errors import UserError
 from fewtags.experiments.report import write_report
-from fewtags.inference import predict_files
 from fewtags.methods import METHODS, find_method
-from fewtags.models.build import load_model
+from fewtags.models.saved import load_model
 
 NUM_PICTURES = (3000, 800)  # for training and for testing
 HANDFUL = ("instant", "an", "ll-r", "caldnr")

@@ -15,14 +15,15 @@ import torch
 from PIL import Image
 
 from conftest import TinyConfig
-from fewtags.config import CacheConfig, InputConfig
-from fewtags.data import feature_cache
 from fewtags.data.annotations import Annotations
-from fewtags.data.feature_cache import cached_batches
 from fewtags.data.prepare import split_data
+from fewtags.data.preprocess import InputConfig
+from fewtags.engine import feature_cache
+from fewtags.engine.feature_cache import cached_batches
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
 from fewtags.models.backbones import Backbone, create_backbone
+from fewtags.train_settings import CacheConfig
 
 INPUT = InputConfig(size=32)
 

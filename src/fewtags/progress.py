@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 PLAIN_SECONDS = 30.0  # between two progress lines where there is no terminal
 
 
-class Ticker:
+class ProgressBar:
     """Counts steps of a long job for people: a bar with time left on a terminal, else a line now and then."""
 
     def __init__(self, title: str, total: int, console: Console, quiet: bool = False):
@@ -42,12 +42,12 @@ class Ticker:
 
 
 @contextmanager
-def ticking(title: str, total: int, console: Console | None = None, quiet: bool = False) -> Iterator[Ticker]:
-    ticker = Ticker(title, total, console or Console(stderr=True), quiet)
+def progress_bar(title: str, total: int, console: Console | None = None, quiet: bool = False) -> Iterator[ProgressBar]:
+    bar = ProgressBar(title, total, console or Console(stderr=True), quiet)
     try:
-        yield ticker
+        yield bar
     finally:
-        ticker.close()
+        bar.close()
 
 
 def duration(seconds: float) -> str:

@@ -23,15 +23,16 @@ import torch
 from torch import Tensor
 
 from fewtags import distributed
-from fewtags.config import CacheConfig, InputConfig
+from fewtags.atomic import atomic_write, write_json
+from fewtags.contract import Batch
 from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import Collate, ImageDataset, Loaded
 from fewtags.data.loaders import EpochBatches
+from fewtags.data.preprocess import InputConfig
 from fewtags.errors import DataError, MissingExtra, RunFailed
-from fewtags.files import write_json, written_whole
-from fewtags.methods.base import Batch
 from fewtags.models.backbones import Backbone
-from fewtags.ticker import Ticker, ticking
+from fewtags.progress import ProgressBar, progress_bar
+from fewtags.train_settings import CacheConfig
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 CHUNK = 64  # images per forward pass; after each the progress is written down
@@ -109,8 +110,8 @@ def cached_batches(
         run = frozen_part(backbone, cache_config.runtime, input_config.size, device, precision)
         with one_at_a_time(folder):
             if not (folder / "about.json").is_file():
-                with ticking("Computing features", -(-len(annotations) // CHUNK) * views, quiet=quiet) as ticker:
-                    compute(folder, dataset, run, views, cache_config.dtype, ticker)
+                with progress_bar("Computing features", -(-len(annotations) // CHUNK) * views, quiet=quiet) as bar:
+                    compute(folder, dataset, run, views, cache_config.dtype, bar)
     distributed.wait_for_all()
     sampler = EpochBatches(len(annotations), batch_size, shuffle=augment if shuffle is None else shuffle, seed=seed)
     return CachedBatches(FeatureCache.open(folder), torch.from_numpy(annotations.labels), sampler)
@@ -143,17 +144,17 @@ def image_hash(annotations: Annotations, root: Path, quiet: bool = False) -> str
     remembered = root / ".images" / image_stamps(annotations)
     with one_at_a_time(remembered):
         if not remembered.is_file():
-            with ticking("Reading images", len(annotations), quiet=quiet) as ticker:
-                digest = content_hash(annotations, ticker)
-            with written_whole(remembered) as beside:
+            with progress_bar("Reading images", len(annotations), quiet=quiet) as bar:
+                digest = content_hash(annotations, bar)
+            with atomic_write(remembered) as beside:
                 beside.write_text(digest, encoding="utf-8")
     return remembered.read_text(encoding="utf-8")
 
 
-def content_hash(annotations: Annotations, ticker: Ticker) -> str:
+def content_hash(annotations: Annotations, bar: ProgressBar) -> str:
     digest = hashlib.sha256()
     for row, name in enumerate(annotations.images):
-        ticker.step()
+        bar.step()
         digest.update(f"{name}\0{file_hash(annotations.path(row))}\n".encode())
     return digest.hexdigest()
 
@@ -227,7 +228,7 @@ def compute(
     run: Callable[[Tensor], Tensor],
     views: int,
     dtype: str,
-    ticker: Ticker,
+    bar: ProgressBar,
 ) -> None:
     """Fill `<folder>.part` view by view and chunk by chunk, going on where an interrupted one ended; then rename it."""
     part = folder.with_name(folder.name + ".part")
@@ -237,7 +238,7 @@ def compute(
     labels = Collate(torch.zeros(len(dataset), 0))
     with (part / "maps.bin").open("r+b" if (part / "maps.bin").exists() else "w+b") as out:
         for number, (view, rows) in enumerate((view, rows) for view in range(views) for rows in chunks):
-            ticker.step()
+            bar.step()
             if number < state["chunks"]:
                 continue
             loaded = labels([dataset[view, row] for row in rows])

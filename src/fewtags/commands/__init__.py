@@ -1,0 +1,1 @@
+"""What each command does, one module per command; `fewtags.cli` parses the options and calls them."""

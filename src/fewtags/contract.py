@@ -1,0 +1,107 @@
+"""What data, models and methods hand to each other: batches, outputs, the problem, and where training is.
+
+These types carry no behaviour of their own, so that every room of the package may know them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """One vector per category, and where it came from."""
+
+    vectors: Tensor  # [C, W]
+    source: str  # in words, for the log: "GloVe 50-d from the package ..., 18 of 20 names"
+    learned: bool = False  # train the vectors too (they started at random)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What may be known about the task before training. The complete labels are never here."""
+
+    categories: tuple[str, ...]
+    labels: Tensor  # [N, C] int8, the observed labels of the training images; row n is the image with index n
+    words: WordVectors | None = None  # built only for heads that say `needs_words`
+    dataset: str = "dataset"
+
+    @property
+    def num_images(self) -> int:
+        return len(self.labels)
+
+    @property
+    def num_categories(self) -> int:
+        return len(self.categories)
+
+    @property
+    def known_positives(self) -> Tensor:
+        """[C] number of training images known to show each category."""
+        return (self.labels == 1).sum(0)
+
+    def prior(self) -> Tensor:
+        """[C] share of the training images known to show each category, never quite 0 or 1."""
+        return (self.known_positives + 0.5) / (self.num_images + 1)
+
+
+@dataclass(frozen=True)
+class Batch:
+    images: Tensor  # [B, 3, H, W], or the cached maps [B, D, h, w] of the frozen stages
+    labels: Tensor  # [B, C] int8: 1 known present, 0 unknown, -1 known absent
+    index: Tensor  # [B] row of each image in Problem.labels
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch(*(t.to(device, non_blocking=True) for t in (self.images, self.labels, self.index)))
+
+
+@dataclass(frozen=True)
+class Outputs:
+    logits: Tensor  # [B, C]
+    features: Tensor | None = None  # [B, C, D] one feature per category (Eq. 3), before any further layer
+    attention: Tensor | None = None  # [B, C, h, w] where each category was looked for; sums to 1 over locations
+    prior: Tensor | None = None  # scalar, a loss of the head's own: what its weights cost, whatever the objective is
+
+    def detach(self) -> Outputs:
+        def cut(t: Tensor | None) -> Tensor | None:
+            return None if t is None else t.detach()
+
+        return Outputs(self.logits.detach(), cut(self.features), cut(self.attention))
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a head learned from its one look at the training images, before the first step."""
+
+    sentence: str  # for the log
+    known_proportion: Tensor | None = None  # [C] share of the present labels that are known, where it was estimated
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training is. Epochs and steps count from 0; people are shown epoch + 1."""
+
+    epoch: int
+    num_epochs: int
+    step: int  # within the epoch
+    steps_per_epoch: int
+
+    @property
+    def epoch_fraction(self) -> float:
+        """b/B of the paper: 0 at the first step of an epoch, nearly 1 at the last."""
+        return self.step / self.steps_per_epoch
+
+
+@dataclass(frozen=True)
+class StepResult:
+    losses: dict[str, Tensor]  # scalars by name; their sum is minimised
+    stats: dict[str, Tensor | float] = field(default_factory=dict)  # scalars that are only logged
+    # Masks [B, C] of what the method decided about unknown labels ("found", "rejected"). The engine compares them with
+    # the hidden truth, where there is one, for the log; the method itself never sees it.
+    decisions: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def total(self) -> Tensor:
+        return torch.stack([loss.float() for loss in self.losses.values()]).sum()

@@ -1,0 +1,56 @@
+"""From an opened picture to the square the backbone sees: one place for training, prediction, pages and export."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+from PIL import Image
+from pydantic import Field, model_validator
+
+from fewtags.settings import Settings
+
+
+class InputConfig(Settings):
+    size: int = Field(224, ge=16)
+    """Side of the square image that the backbone sees; 448 in the paper."""
+    resize: int | None = Field(None, ge=1)
+    """Side to which images are resized first, not keeping their aspect ratio; by default size * 8/7 (512 for 448)."""
+    crops: list[int] | None = None
+    """Crop sides, one drawn for each training image; by default resize * 1, 7/8, 6/8, 5/8, 4/8 as in the paper."""
+    flip: bool = True
+    """Mirror half of the training images."""
+    augment: bool = True
+    """Train on random crops and mirrored images; otherwise on the whole image, as it is evaluated."""
+    keep_in_memory: bool | None = None
+    """Keep the resized images in memory after their first reading; by default if they take less than 2 GB."""
+
+    @model_validator(mode="after")
+    def _crops_fit(self) -> Self:
+        wrong = [side for side in self.crop_sides if not 1 <= side <= self.first_side]
+        if wrong:
+            raise ValueError(f"crops of {wrong[0]} px do not fit images resized to {self.first_side} px")
+        return self
+
+    @property
+    def first_side(self) -> int:
+        return self.resize or round(self.size * 8 / 7)
+
+    @property
+    def crop_sides(self) -> list[int]:
+        return self.crops or [round(self.first_side * eighths / 8) for eighths in (8, 7, 6, 5, 4)]
+
+
+def resize_square(image: Image.Image, side: int) -> Image.Image:
+    """Not keeping the aspect ratio, as the paper does."""
+    return image if image.size == (side, side) else image.resize((side, side), Image.Resampling.BICUBIC)
+
+
+def random_crop_flip(image: Image.Image, config: InputConfig, rng: np.random.Generator) -> np.ndarray:
+    """Crop a square of one of the given sides anywhere, resize it to the input size, mirror every second image."""
+    side = int(rng.choice(config.crop_sides))
+    left, top = rng.integers(0, config.first_side - side + 1, size=2).tolist()
+    box = (left, top, left + side, top + side)
+    view = image.resize((config.size, config.size), Image.Resampling.BICUBIC, box=box)
+    pixels = np.asarray(view)
+    return pixels[:, ::-1] if config.flip and rng.random() < 0.5 else pixels

@@ -1,0 +1,114 @@
+"""Groups of settings that methods and profiles share, with the reason for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# The paper's training, which its tables share between all methods: ResNet-101 at 448, layer4 trainable, Adam.
+PAPER_TRAINING: dict[str, Any] = {
+    "model.backbone": "resnet101",
+    "model.train_from": "layer4",
+    "model.pool": 2,
+    "model.width": 1024,
+    "input.size": 448,
+    "head.bias_init": "zero",
+    "train.epochs": 20,
+    "train.batch_size": 32,
+    "train.optimizer": "adam",
+    "train.lr": 1e-5,
+    "train.head_lr_scale": 1.0,
+    "train.weight_decay": 5e-4,
+    "train.decay_all": True,
+    "train.schedule": "step",
+    "train.step_epochs": 10,
+    "train.step_gamma": 0.1,
+}
+# Its rows without features per category have a tanh layer before the classifier.
+PAPER_LINEAR: dict[str, Any] = {**PAPER_TRAINING, "head.standardise": False, "head.hidden": 1024}
+DEFAULT_NOTE = "the general settings of model and training, meant for your own images"
+PAPER_NOTE = "the training that the paper's tables share, with its baselines' head, loss scale and settings"
+
+# What LL and ROLE train: everything, without weight decay.
+OWN_END_TO_END: dict[str, Any] = {
+    "head.standardise": False,
+    "model.train_from": "all",
+    "input.size": 448,
+    "train.epochs": 10,
+    "train.batch_size": 16,
+    "train.optimizer": "adam",
+    "train.lr": 1e-5,
+    "train.weight_decay": 0.0,
+    "train.schedule": "none",
+}
+LL_DEFAULT_NOTE = "its authors' share of labels on VOC, and " + DEFAULT_NOTE
+LL_OWN_NOTE = (
+    "its authors' end-to-end training and share of labels on COCO; on VOC they use SGD and the default's share"
+)
+
+
+# CALDNR for a frozen backbone: it starts at the closed form, refines it once by the labels that it finds, and learns
+# the rest as a residual. results/voc2007-256 has the ablation.
+CALDNR_DEFAULT: dict[str, Any] = {
+    "head.refine": True,
+    "head.residual": True,
+    "input.augment": False,
+    "train.epochs": 6,
+    "train.batch_size": 128,
+    "train.weight_decay": 0.0,  # the head has a prior of its own
+    "train.warmup_epochs": 0.6,
+    "train.ema": 0.95,
+}
+THRESHOLDS = {"head": "decoupled", "objective": "fewtags.methods.category_adaptive:CategoryAdaptive"}
+DECOUPLED_AN = {"head": "decoupled", "objective": "fewtags.methods.elementwise:AssumeNegative"}
+# The paper's head, queue and thresholds, for small data and features of any spread; results/demo-methods tells what
+# each change does. Absolute thresholds of 0.6 and more never fire where known positives have a mean similarity of 0.2,
+# so theta is placed relative to s_neg and s_pos; features are centred or whitened before they are compared; no tanh
+# layer, which overfits; and no cross-image loss, which takes hidden positives for negatives and drives them away.
+CALDNR_RELATIVE: dict[str, Any] = {
+    **THRESHOLDS,
+    "head.hidden": False,
+    "head.width": 128,
+    "method.thresholds": "relative",
+    "method.similarity": "auto",
+    "method.theta_start": 1.0,
+    "method.theta_floor": 1.0,
+    "method.discover_from_epoch": 2,
+    "method.reject_from_epoch": 2,
+    "method.csl_weight": 0.0,
+}
+CALDNR_PAPER: dict[str, Any] = {
+    **THRESHOLDS,
+    **PAPER_TRAINING,
+    "head.hidden": True,
+    "head.width": 512,
+    "method.thresholds": "catu",
+    "method.similarity": "cosine",
+    "method.theta_start": 0.95,
+    "method.theta_floor": 0.6,
+    "method.discover_from_epoch": 5,
+    "method.reject_from_epoch": 0,
+    "method.csl": "sampled",
+    "method.csl_weight": 0.05,
+}
+# Without CATU: one curve from similarity to probability, or one theta, serves all categories. That of `relative` is
+# about the median of what CATU finds on the demo's features.
+NO_CATU_DEFAULT: dict[str, Any] = {"head.calibration": "shared"}
+NO_CATU_RELATIVE: dict[str, Any] = {
+    "method.thresholds": "fixed",
+    "method.theta_start": 0.14,
+    "method.theta_floor": 0.14,
+    "method.theta_before": 0.14,
+    "method.reject_gap": 0.07,
+}
+NO_CATU_PAPER: dict[str, Any] = {
+    "method.thresholds": "fixed",
+    "method.theta_before": 1.0,
+    "method.reject_gap": 0.3,
+}
+CALDNR_NOTES = {
+    "default": "for a frozen backbone: starts at the closed form of `instant`, and trains every unknown label as the "
+    "probability that it is present",
+    "relative": "the paper's head and queue with thresholds relative to the similarities seen, on whitened features; "
+    "no tanh layer, no L_csl. For training the backbone too",
+    "paper": "the training of the paper and, where its text is silent, of its authors' code",
+}

@@ -1,0 +1,399 @@
+"""METHODS: every method by name, described without importing torch; `objective_class` loads one."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fewtags.errors import UserError, did_you_mean
+from fewtags.methods import citations
+from fewtags.methods.recipes import (
+    CALDNR_DEFAULT,
+    CALDNR_NOTES,
+    CALDNR_PAPER,
+    CALDNR_RELATIVE,
+    DECOUPLED_AN,
+    DEFAULT_NOTE,
+    LL_DEFAULT_NOTE,
+    LL_OWN_NOTE,
+    NO_CATU_DEFAULT,
+    NO_CATU_PAPER,
+    NO_CATU_RELATIVE,
+    OWN_END_TO_END,
+    PAPER_LINEAR,
+    PAPER_NOTE,
+    PAPER_TRAINING,
+)
+
+if TYPE_CHECKING:
+    from fewtags.methods.base import Objective
+
+
+@dataclass(frozen=True)
+class Method:
+    """A head, an objective, and what people should know before choosing it."""
+
+    name: str
+    title: str
+    sentence: str  # what it does, in one sentence
+    head: str  # a row of HEADS
+    objective: str | type[Objective]  # "module:Class", loaded when it is used, or the class
+    venue: str
+    bibtex: str
+    # Settings that differ from the general defaults, as dotted names: {"head.hidden": 1024, "train.lr": 1e-5}. The
+    # user's file and overrides win over them. `profiles` come on top of `settings`, which alone are the default one; a
+    # profile that names another "objective" (and "head") is a recipe of its own, and `settings` are left out.
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    profile_notes: Mapping[str, str] = field(default_factory=dict)  # what each profile is, in words
+
+    def head_of(self, profile: str = "default") -> str:
+        return self.profiles.get(profile, {}).get("head", self.head)
+
+    def objective_of(self, profile: str = "default") -> str | type[Objective]:
+        return self.profiles.get(profile, {}).get("objective", self.objective)
+
+    def settings_of(self, profile: str = "default") -> dict[str, Any]:
+        """By dotted name."""
+        own = self.profiles.get(profile, {})
+        below = {} if "objective" in own else self.settings
+        return {**below, **{key: value for key, value in own.items() if key not in ("head", "objective")}}
+
+
+def _ablation(name: str, title: str, sentence: str, *, catu: bool = True, **parts: bool) -> Method:
+    """A row of the paper's Table 2: the method with parts of it left out."""
+    left_out: dict[str, Any] = {f"method.{key}": value for key, value in parts.items()}
+    default, relative, paper = ({**base, **left_out} for base in (CALDNR_DEFAULT, CALDNR_RELATIVE, CALDNR_PAPER))
+    default["head.refine"] = parts.get("discover", True)  # the labels found before training are CALD's too
+    if not catu:
+        default |= NO_CATU_DEFAULT
+        relative |= NO_CATU_RELATIVE
+        paper |= NO_CATU_PAPER
+    return Method(
+        name=name,
+        title=title,
+        sentence=sentence,
+        head="closed_form",
+        objective="fewtags.methods.posterior:PosteriorLabels",
+        venue="IEEE Transactions on Multimedia 2024",
+        bibtex=citations.CALDNR,
+        settings=default,
+        profiles={"relative": relative, "paper": paper},
+        profile_notes=CALDNR_NOTES,
+    )
+
+
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method(
+            name="instant",
+            title="Closed form (instant)",
+            sentence="Whitened similarity to the mean of the known positives: one look at the images and no training.",
+            head="closed_form",
+            objective="fewtags.methods.instant:Instant",
+            venue="a ridge-regularised linear discriminant; calibrated as in KDD 2008",
+            bibtex=citations.ELKAN_NOTO,
+            settings={"input.augment": False},
+            profile_notes={"default": "nothing to choose: the penalty and the known proportion come from the labels"},
+        ),
+        Method(
+            name="an",
+            title="Assume negative (AN)",
+            sentence="Trains every unknown label as absent: the usual thing to do, and the measure of the others.",
+            head="linear",
+            objective="fewtags.methods.elementwise:AssumeNegative",
+            venue="the common baseline, named in CVPR 2021; the row 'ResNet-101' of the paper",
+            bibtex=citations.ROLE,
+            profiles={"paper": {**PAPER_LINEAR, "method.loss_scale": 10.0}},
+            profile_notes={"default": DEFAULT_NOTE, "paper": PAPER_NOTE},
+        ),
+        Method(
+            name="focal",
+            title="Focal loss",
+            sentence="Assume negative, with labels that the model already gets right weighted down.",
+            head="linear",
+            objective="fewtags.methods.elementwise:Focal",
+            venue="ICCV 2017",
+            bibtex=citations.FOCAL,
+            profiles={
+                "paper": {**PAPER_LINEAR, "method.gamma": 3.0, "method.loss_scale": 60.0},
+                "own": {"method.gamma": 2.0, "method.alpha": 0.25},
+            },
+            profile_notes={
+                "default": "gamma of its authors, without their alpha, which was chosen for object detection; "
+                + DEFAULT_NOTE,
+                "paper": PAPER_NOTE,
+                "own": "gamma and alpha of its authors",
+            },
+        ),
+        Method(
+            name="asl",
+            title="Asymmetric loss (ASL)",
+            sentence="Assume negative, with easy negatives weighted down much more than positives.",
+            head="linear",
+            objective="fewtags.methods.elementwise:Asymmetric",
+            venue="ICCV 2021",
+            bibtex=citations.ASL,
+            profiles={
+                "paper": {**PAPER_LINEAR, "method.detach_focus": False, "method.loss_scale": 30.0},
+                "own": {
+                    "model.train_from": "all",
+                    "head.standardise": False,
+                    "input.size": 448,
+                    "train.epochs": 40,
+                    "train.lr": 2e-4,
+                    "train.head_lr_scale": 1.0,
+                    "train.weight_decay": 1e-4,
+                    "train.warmup_epochs": 8.0,
+                    "train.ema": 0.9997,
+                },
+            },
+            profile_notes={
+                "default": "the loss of `own`, and " + DEFAULT_NOTE,
+                "paper": PAPER_NOTE,
+                "own": "its authors' loss and training, without their image augmentation. They sum over images and "
+                "categories where this takes the mean: the same under Adam but for the scale. The moving average of "
+                "the weights needs some ten thousand steps",
+            },
+        ),
+        Method(
+            name="ssgrl",
+            title="Semantic-specific graph representation (SSGRL)",
+            sentence="Assume negative on one feature per category, with messages between categories.",
+            head="graph",
+            objective="fewtags.methods.elementwise:AssumeNegative",
+            venue="ICCV 2019",
+            bibtex=citations.SSGRL,
+            profiles={
+                "paper": {**PAPER_TRAINING, "head.graph": "words", "method.loss_scale": 10.0},
+                "own": {
+                    "model.backbone": "resnet101",
+                    "model.train_from": "layer4",
+                    "head.width": 1024,
+                    "input.size": 576,
+                    "input.resize": 640,
+                    "input.crops": [640, 576, 512, 384, 320],
+                    "input.flip": False,
+                    "train.batch_size": 4,
+                    "train.optimizer": "adam",
+                    "train.lr": 1e-5,
+                    "train.head_lr_scale": 1.0,
+                    "train.weight_decay": 0.0,
+                    "train.schedule": "none",
+                },
+            },
+            profile_notes={
+                "default": DEFAULT_NOTE,
+                "paper": PAPER_NOTE + "; its graph is learned, from the similarity of the categories' words on",
+                "own": "its authors' model and training, for as many epochs as are set",
+            },
+        ),
+        Method(
+            name="kggr",
+            title="Knowledge-guided graph routing (KGGR)",
+            sentence="SSGRL, with a second graph over the weights of the categories' classifiers.",
+            head="graph",
+            objective="fewtags.methods.elementwise:AssumeNegative",
+            venue="IEEE TPAMI 2022",
+            bibtex=citations.KGGR,
+            settings={"head.classifier_graph": "paper"},
+            profiles={
+                "paper": {**PAPER_TRAINING, "method.loss_scale": 10.0},
+                "own": {**PAPER_TRAINING, "train.batch_size": 8, "train.step_epochs": 15},
+            },
+            profile_notes={
+                "default": DEFAULT_NOTE,
+                "paper": PAPER_NOTE,
+                "own": "the training of its public third-party implementation; its authors published none",
+            },
+        ),
+        Method(
+            name="cst",
+            title="Cross-image semantic transfer (CST)",
+            sentence="Trains unknown labels as present where the category's feature looks like its known positives.",
+            head="graph",
+            objective="fewtags.methods.semantic_transfer:CrossImageTransfer",
+            venue="AAAI 2022",
+            bibtex=citations.SST,
+            profiles={
+                "paper": {**PAPER_TRAINING, "method.csl": "sampled"},
+                "own": {**PAPER_TRAINING, "method.csl": "sampled", "train.batch_size": 8},
+            },
+            profile_notes={
+                "default": DEFAULT_NOTE,
+                "paper": PAPER_NOTE,
+                "own": "its authors' training; unknown labels are assumed absent, which they had no need of",
+            },
+        ),
+        Method(
+            name="sst",
+            title="Structured semantic transfer (SST)",
+            sentence="CST, and also where the known labels of the image make an unknown one likely.",
+            head="graph",
+            objective="fewtags.methods.semantic_transfer:SemanticTransfer",
+            venue="AAAI 2022",
+            bibtex=citations.SST,
+            profiles={
+                "own": {
+                    **PAPER_TRAINING,
+                    "method.csl": "sampled",
+                    "method.pair_width": 512,
+                    "method.pair_hidden": 1024,
+                    "train.batch_size": 8,
+                },
+            },
+            profile_notes={
+                "default": DEFAULT_NOTE
+                + "; a smaller classifier of pairs, as its size grows with the square of the categories",
+                "own": "its authors' training; unknown labels are assumed absent, which they had no need of",
+            },
+        ),
+        Method(
+            name="ll-r",
+            title="Large loss rejection (LL-R)",
+            sentence="Leaves out the assumed negatives with the largest losses, more of them each epoch.",
+            head="linear",
+            objective="fewtags.methods.large_loss:LargeLossRejection",
+            venue="CVPR 2022",
+            bibtex=citations.LARGE_LOSS,
+            profiles={
+                "paper": {**PAPER_LINEAR, "method.delta_rel": 0.1, "method.average_over": "kept"},
+                "own": {**OWN_END_TO_END, "train.head_lr_scale": 10.0, "method.delta_rel": 0.4},
+            },
+            profile_notes={"default": LL_DEFAULT_NOTE, "paper": PAPER_NOTE, "own": LL_OWN_NOTE},
+        ),
+        Method(
+            name="ll-ct",
+            title="Large loss correction, temporary (LL-Ct)",
+            sentence="Trains the assumed negatives with the largest losses as present, more of them each epoch.",
+            head="linear",
+            objective="fewtags.methods.large_loss:LargeLossTemporary",
+            venue="CVPR 2022",
+            bibtex=citations.LARGE_LOSS,
+            profiles={"own": {**OWN_END_TO_END, "train.head_lr_scale": 10.0, "method.delta_rel": 0.2}},
+            profile_notes={"default": LL_DEFAULT_NOTE, "own": LL_OWN_NOTE},
+        ),
+        Method(
+            name="ll-cp",
+            title="Large loss correction, permanent (LL-Cp)",
+            sentence="Turns the assumed negatives with the largest losses of each batch into positives for good.",
+            head="linear",
+            objective="fewtags.methods.large_loss:LargeLossPermanent",
+            venue="CVPR 2022",
+            bibtex=citations.LARGE_LOSS,
+            profiles={
+                "own": {
+                    **OWN_END_TO_END,
+                    "train.head_lr_scale": 10.0,
+                    "method.delta_rel": 0.2,
+                    "method.strict": True,
+                }
+            },
+            profile_notes={"default": LL_DEFAULT_NOTE, "own": LL_OWN_NOTE},
+        ),
+        Method(
+            name="role",
+            title="Regularised online label estimation (ROLE)",
+            sentence="Estimates every unknown label while it trains, so that each image has about as many as expected.",
+            head="linear",
+            objective="fewtags.methods.role:Role",
+            venue="CVPR 2021",
+            bibtex=citations.ROLE,
+            profiles={
+                "paper": {
+                    **PAPER_LINEAR,
+                    "method.table_lr_scale": 1.0,
+                    "method.table_weight_decay": 5e-4,
+                    "method.loss_scale": 10.0,
+                },
+                "own": {**OWN_END_TO_END, "train.head_lr_scale": 1.0},
+            },
+            profile_notes={
+                "default": DEFAULT_NOTE,
+                "paper": PAPER_NOTE,
+                "own": "its authors' end-to-end training; they chose batch size and learning rate on complete labels",
+            },
+        ),
+        Method(
+            name="cssl",
+            title="Category-specific features (CSSL)",
+            sentence="Assume negative on one attended feature per category: the model of CALDNR without its labels.",
+            head="closed_form",
+            objective="fewtags.methods.posterior:PosteriorLabels",
+            venue="IEEE Transactions on Multimedia 2024",
+            bibtex=citations.CALDNR,
+            settings={
+                **CALDNR_DEFAULT,
+                "head.refine": False,
+                "method.discover": False,
+                "method.reject": False,
+            },
+            profiles={
+                "relative": {**DECOUPLED_AN, "head.hidden": False, "head.width": 128},
+                "paper": {**DECOUPLED_AN, **PAPER_TRAINING, "head.hidden": True, "head.width": 512},
+            },
+            profile_notes=CALDNR_NOTES,
+        ),
+        _ablation(
+            "cald",
+            "Label discovery (CALD)",
+            "Trains unknown labels as present where an image looks like the category's known positives.",
+            reject=False,
+        ),
+        _ablation(
+            "cald-no-catu",
+            "CALD without CATU",
+            "CALD with the same threshold for every category.",
+            reject=False,
+            catu=False,
+        ),
+        _ablation(
+            "canr",
+            "Noise rejection (CANR)",
+            "Leaves assumed negatives out where an image looks like the category's known positives.",
+            discover=False,
+        ),
+        _ablation(
+            "canr-no-catu",
+            "CANR without CATU",
+            "CANR with the same thresholds for every category.",
+            discover=False,
+            catu=False,
+        ),
+        _ablation(
+            "caldnr",
+            "Category-adaptive label discovery and noise rejection",
+            "The paper's method: CALD and CANR together, with thresholds that adapt to each category (CATU).",
+        ),
+    )
+}
+
+
+def register(method: Method) -> Method:
+    """Make a method of your own known by its name, so that it is chosen, listed and resumed like the others."""
+    if method.name in METHODS:
+        raise UserError(f"There is a method '{method.name}' already; choose another name.")
+    METHODS[method.name] = method
+    return method
+
+
+def list_methods() -> list[str]:
+    """Names that `method=` takes."""
+    return list(METHODS)
+
+
+def find_method(name: str) -> Method:
+    if name not in METHODS:
+        raise UserError(f"There is no method '{name}'; {did_you_mean(name, METHODS)}")
+    return METHODS[name]
+
+
+def objective_class(name: str, profile: str = "default") -> type[Objective]:
+    objective = find_method(name).objective_of(profile)
+    if not isinstance(objective, str):
+        return objective
+    module, _, attribute = objective.partition(":")
+    return getattr(importlib.import_module(module), attribute)

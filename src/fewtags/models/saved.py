@@ -1,0 +1,277 @@
+"""A trained model as a folder that people recognise, and what reads it back.
+
+    config.json         format, backbone, head, input and word vectors: all that is needed to build the model;
+                        how it was trained, as a record for people that nothing depends on
+    labels.json         category names and thresholds
+    model.safetensors   the weights; config.json has their checksum
+    README.md           a model card
+
+Nothing in it names a place on the machine it was trained on. Loading needs neither the method nor the settings of
+training, so that a model outlives both. Format 1 (`tagger.json`, `instant.safetensors`) is still read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import fewtags
+from fewtags.atomic import atomic_write, write_json
+from fewtags.contract import WordVectors
+from fewtags.data.preprocess import InputConfig
+from fewtags.errors import UserError
+from fewtags.models.build import ModelConfig, build_classifier
+from fewtags.models.classifier import Classifier
+from fewtags.models.heads import head_class
+from fewtags.models.tensor_files import first_line
+from fewtags.settings import Settings
+
+FORMAT = 2
+CONFIG, LABELS, WEIGHTS, CARD = "config.json", "labels.json", "model.safetensors", "README.md"
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """All that prediction needs."""
+
+    classifier: Classifier
+    model: ModelConfig
+    input: InputConfig
+    head_name: str
+    head: Settings
+    categories: list[str]
+    thresholds: np.ndarray  # [C] a tag is given where its probability reaches this
+    word_vectors: tuple[int, bool] | None = None  # their length and whether they were learned, where the head has any
+    training: Mapping[str, Any] = field(default_factory=dict)  # a record of the settings; nothing reads it to predict
+    quality: Mapping[str, Any] = field(default_factory=dict)  # what was measured or estimated, for the model card
+
+    @property
+    def method(self) -> str:
+        return str(self.training.get("method", {}).get("name", "unknown"))
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = {name: tensor.contiguous() for name, tensor in self.classifier.state_dict().items()}
+        with atomic_write(folder / WEIGHTS) as beside:
+            save_file(weights, beside)
+            checksum = file_checksum(beside)
+        thresholds = [round(float(threshold), 6) for threshold in self.thresholds]
+        write_json(folder / LABELS, {"categories": self.categories, "thresholds": thresholds})
+        with atomic_write(folder / CARD) as beside:
+            beside.write_text(model_card(self), encoding="utf-8")
+        write_json(folder / CONFIG, {**self._about(), "weights_sha256": checksum})  # last: it makes the folder a model
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "fewtags": fewtags.__version__,
+            "model": self.model.model_copy(update={"weights": None}).model_dump(mode="json"),
+            "head": {"name": self.head_name, **self.head.model_dump(mode="json")},
+            "input": self.input.model_dump(mode="json"),
+            "word_vectors": self.word_vectors,
+            "quality": dict(self.quality),
+            "training": without_paths(self.training),
+        }
+
+
+def without_paths(training: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of the settings less the places of one machine; the name of a weights file is kept."""
+    record = {group: dict(values) if isinstance(values, Mapping) else values for group, values in training.items()}
+    for group, names in {"data": ("source", "tags", "options"), "cache": ("folder",), "words": ("source",)}.items():
+        for name in names:
+            if isinstance(record.get(group), dict):
+                record[group].pop(name, None)
+    model = record.get("model")
+    if isinstance(model, dict) and model.get("weights"):
+        model["weights"] = Path(str(model["weights"])).name
+    return record
+
+
+def model_card(saved: SavedModel) -> str:
+    """README.md of the folder."""
+    names = ", ".join(saved.categories[:12]) + (
+        f" and {len(saved.categories) - 12} more" if saved.categories[12:] else ""
+    )
+    quality = [f"- {name}: {value}" for name, value in saved.quality.items()] or ["Not measured."]
+    return "\n".join(
+        [
+            "---",
+            "library_name: fewtags",
+            "tags: [image-classification, multi-label, partial-labels]",
+            "---",
+            "",
+            "# A multi-label image tagger",
+            "",
+            f"Trained with fewtags {fewtags.__version__}, method `{saved.method}`, backbone `{saved.model.backbone}` "
+            f"at {saved.input.size} px, from images of which only some tags were known. It gives "
+            f"{len(saved.categories)} tags: {names}.",
+            "",
+            "## Quality",
+            "",
+            *quality,
+            "",
+            "Where tags are only partly known, numbers measured against them are biased: a tag nobody wrote down is "
+            "unknown, not absent.",
+            "",
+            "## Use",
+            "",
+            "```python",
+            "from fewtags import Tagger",
+            "",
+            'tagger = Tagger.load("this-folder")',
+            'tagger.predict(["photo.jpg"])',
+            "```",
+            "",
+        ]
+    )
+
+
+def file_checksum(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+# --- reading ---
+
+
+def load_model(folder: str | Path) -> SavedModel:
+    """Read what `SavedModel.save` wrote; a run folder may be given too."""
+    folder = Path(folder)
+    for place in (folder / "model", folder):
+        if (place / CONFIG).is_file():
+            return _load_format_2(place)
+        if (place / "tagger.json").is_file():
+            return _load_format_1(place)
+    raise UserError(f"{folder} holds no trained model (no {CONFIG}); give the folder of a finished run.")
+
+
+def _load_format_2(folder: Path) -> SavedModel:
+    about, labels = read_object(folder / CONFIG), read_object(folder / LABELS)
+    if about.get("format") != FORMAT:
+        raise UserError(
+            f"{folder / CONFIG} has format {about.get('format')!r}; this version of fewtags reads 1 and {FORMAT}."
+        )
+    try:
+        categories, thresholds = names_and_thresholds(labels["categories"], labels["thresholds"])
+        head = dict(about["head"])
+        saved = _build(about["model"], about["input"], head.pop("name"), head, categories, about["word_vectors"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(folder / CONFIG) from error
+    file = folder / WEIGHTS
+    if not file.is_file() or file_checksum(file) != about.get("weights_sha256"):
+        raise UserError(f"{file} is missing or damaged (its checksum is not the one in {CONFIG}).")
+    load_weights(saved, load_file(file), file)
+    records = {name: dict(about.get(name) or {}) for name in ("training", "quality")}
+    return SavedModel(**{**vars(saved), "thresholds": thresholds, **records})
+
+
+def _load_format_1(folder: Path) -> SavedModel:
+    """tagger.json with the whole settings of the run, and the closed form in a file of its own."""
+    about = read_object(folder / "tagger.json")
+    if about.get("format") != 1:
+        raise UserError(f"{folder / 'tagger.json'} has format {about.get('format')!r}; it should be 1.")
+    try:
+        categories, thresholds = names_and_thresholds(about["categories"], about["thresholds"])
+        config = about["config"]
+        head = dict(config["head"])
+        saved = _build(config["model"], config["input"], head.pop("name"), head, categories, about["word_vectors"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise damaged(folder / "tagger.json") from error
+    file, sums = folder / "model.safetensors", folder / "instant.safetensors"
+    try:
+        state = load_file(file)
+        if saved.head_name == "closed_form":
+            state = closed_form_of_format_1(state, load_file(sums) if sums.is_file() else {})
+    except Exception as error:
+        raise UserError(f"{file} or {sums.name} is missing or damaged ({first_line(error)}).") from error
+    load_weights(saved, state, file, strict=False)
+    return SavedModel(**{**vars(saved), "thresholds": thresholds, "training": config})
+
+
+def closed_form_of_format_1(state: dict[str, Tensor], sums: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The head's buffers by their names of today. Without the sums the logits are a plain linear layer."""
+    prefix = "head.discriminant."
+    state = dict(state)
+    weight, bias, thresholds = (state.pop(f"head.{name}") for name in ("weight", "bias", "thresholds"))
+    if not sums:
+        return state | {prefix + "weights": weight, prefix + "intercept": bias, prefix + "thresholds": thresholds}
+    kept = {name.removeprefix("basis.").removeprefix("statistics."): value.float() for name, value in sums.items()}
+    for name in ("count", "total", "second_moment"):
+        kept.pop(name, None)
+    return state | {prefix + name: value for name, value in kept.items()}
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{file} is missing; the folder is not a whole model.") from None
+    except (OSError, ValueError) as error:
+        raise damaged(file) from error
+    if not isinstance(content, dict):
+        raise damaged(file)
+    return content
+
+
+def damaged(file: Path) -> UserError:
+    return UserError(f"{file} is damaged or not written by fewtags.")
+
+
+def names_and_thresholds(categories: Any, thresholds: Any) -> tuple[list[str], np.ndarray]:
+    if not isinstance(categories, list) or not all(isinstance(name, str) for name in categories):
+        raise ValueError("category names should be texts")
+    values = np.array([float(threshold) for threshold in thresholds])
+    if len(values) != len(categories):
+        raise ValueError("there should be one threshold per category")
+    return categories, values
+
+
+def _build(
+    model: Any, input: Any, head_name: Any, head: dict[str, Any], categories: list[str], word_vectors: Any
+) -> SavedModel:
+    """The model with random weights and thresholds of one half."""
+    model_config, input_config = part(ModelConfig, model), part(InputConfig, input)
+    head_config = part(head_class(str(head_name)).Config, head)
+    words = None
+    if word_vectors is not None:
+        dim, learned = word_vectors
+        words = WordVectors(torch.zeros(len(categories), int(dim)), "the saved model", bool(learned))
+    classifier = build_classifier(
+        model_config, input_config.size, str(head_name), head_config, len(categories), words, load_weights=False
+    )
+    about_words = None if words is None else (words.vectors.shape[1], words.learned)
+    thresholds = np.full(len(categories), 0.5)
+    return SavedModel(
+        classifier, model_config, input_config, str(head_name), head_config, categories, thresholds, about_words
+    )
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def part(kind: type[S], values: Any) -> S:
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        raise ValueError(first_line(error)) from error
+
+
+def load_weights(saved: SavedModel, state: dict[str, Tensor], file: Path, *, strict: bool = True) -> None:
+    try:
+        missing, unexpected = saved.classifier.load_state_dict(state, strict=strict)
+    except Exception as error:
+        raise UserError(f"{file} does not fit the model it stands beside ({first_line(error)}).") from error
+    absent = [name for name in missing if not name.startswith("head.discriminant.")]  # format 1 has fewer of these
+    if absent or unexpected:
+        raise UserError(f"{file} does not fit the model it stands beside ('{(absent or unexpected)[0]}').")
+    saved.classifier.eval()

@@ -1,0 +1,69 @@
+"""How a run trains and what it caches.
+
+The engine owns these settings, but `RunConfig` holds them and the engine is built from a `RunConfig`; so they live
+below both.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from fewtags.settings import Settings
+
+
+class CacheConfig(Settings):
+    enabled: bool = False
+    """Compute the frozen stages' feature maps once and keep them on disk for this and later runs."""
+    views: int = Field(4, ge=1)
+    """Augmented views of each training image that are kept; epoch e trains on view e mod views."""
+    folder: str | None = None
+    """Where caches are kept; by default fewtags/features in the user's cache folder."""
+    dtype: Literal["bf16", "fp16", "fp32"] = "fp16"
+    """Numbers on disk."""
+    runtime: Literal["torch", "openvino"] = "torch"
+    """What computes the maps; openvino (an extra) is several times faster for some backbones on some CPUs."""
+
+
+class TrainConfig(Settings):
+    epochs: int = Field(20, ge=1)
+    batch_size: int = Field(32, ge=1)
+    """Images in one forward pass, over all processes together."""
+    accumulate: int = Field(1, ge=1)
+    """Forward passes per optimiser step."""
+    optimizer: Literal["adam", "adamw"] = "adamw"
+    """adam adds weight decay to the gradient, as in the paper; adamw decouples it."""
+    lr: float = Field(1e-4, gt=0)
+    """Learning rate of the backbone."""
+    head_lr_scale: float = Field(10.0, gt=0)
+    """Learning rate of neck, head and objective, as a multiple of `lr`; 1 in the paper."""
+    weight_decay: float = Field(0.01, ge=0)
+    decay_all: bool = False
+    """Decay biases and normalisation layers too, as in the paper."""
+    schedule: Literal["cosine", "step", "none"] = "cosine"
+    step_epochs: int = Field(10, ge=1)
+    """With schedule=step: epochs between two steps."""
+    step_gamma: float = 0.1
+    """With schedule=step: factor on the learning rate at each step."""
+    warmup_epochs: float = Field(0.0, ge=0)
+    """Epochs over which the learning rate rises linearly from 0."""
+    ema: float = Field(0.0, ge=0, lt=1)
+    """Decay of the moving average of the weights that is evaluated and exported; 0 for none, 0.9997 is common."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """auto: bf16 on a CUDA device that has it, else fp32."""
+    channels_last: bool = True
+    compile: bool = False
+    """torch.compile the model."""
+    device: str = "auto"
+    workers: int | None = None
+    """Processes that load images; by default the number of cores, at most 8, and 0 where images are kept in memory."""
+    evaluate_every: int = Field(1, ge=1)
+    """Epochs between two evaluations; the last epoch is always evaluated."""
+
+    @field_validator("device")
+    @classmethod
+    def _device_exists(cls, value: str) -> str:
+        if value not in ("auto", "cpu", "mps") and not value.startswith("cuda"):
+            raise ValueError("should be auto, cpu, cuda, cuda:N or mps")
+        return value
