@@ -84,8 +84,16 @@ def test_transfer_loss_leaves_out_the_unknown_that_were_not_found():
     labels = torch.tensor([[1, -1, 0, 0]], dtype=torch.int8)
     found = torch.tensor([[False, False, True, False]])
     expected = (F.softplus(torch.tensor(-1.0)) + F.softplus(torch.tensor(-2.0)) + F.softplus(torch.tensor(-3.0))) / 3
-    torch.testing.assert_close(transfer_loss(logits, labels, found), expected)
-    assert transfer_loss(logits, torch.zeros_like(labels), torch.zeros_like(found)) == 0
+    torch.testing.assert_close(transfer_loss(logits, labels, found, "skipped"), expected)
+    assert transfer_loss(logits, torch.zeros_like(labels), torch.zeros_like(found), "skipped") == 0
+
+
+def test_with_positives_alone_the_transfer_loss_takes_what_was_not_found_for_absent():
+    logits, labels = torch.randn(3, 2), torch.tensor([[1, 0], [0, 0], [-1, 0]], dtype=torch.int8)
+    found = torch.tensor([[False, True], [False, False], [False, False]])
+    target = torch.tensor([[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
+    expected = F.binary_cross_entropy_with_logits(logits, target)
+    torch.testing.assert_close(transfer_loss(logits, labels, found, "absent"), expected)
 
 
 @pytest.mark.parametrize("objective", [CrossImageTransfer, SemanticTransfer])

@@ -215,5 +215,7 @@ def choose_device(name: str) -> torch.device:
 def precision_of(name: str, device: torch.device) -> torch.dtype | None:
     """The autocast type, or None for plain float32."""
     if name == "auto":
-        name = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+        # Cards older than Ampere (T4, RTX 20xx) only emulate bf16, which is slower than fp32.
+        native = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        name = "bf16" if native else "fp32"
     return {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[name]

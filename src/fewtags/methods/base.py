@@ -83,10 +83,11 @@ class Learner(nn.Module):
 
     def forward(self, batch: Batch, progress: Progress) -> StepResult:
         outputs: Outputs = self.model(batch.images)
-        # Losses are computed in single precision whatever the backbone ran in.
+        # Similarities and losses are computed in single precision whatever the backbone ran in.
         features = None if outputs.features is None else outputs.features.float()
         outputs = replace(outputs, logits=outputs.logits.float(), features=features)
-        with torch.no_grad():
-            self.objective.observe(batch, outputs.detach(), progress)
-        result = self.objective.loss(batch, outputs, progress)
+        with torch.autocast(outputs.logits.device.type, enabled=False):
+            with torch.no_grad():
+                self.objective.observe(batch, outputs.detach(), progress)
+            result = self.objective.loss(batch, outputs, progress)
         return result if outputs.prior is None else replace(result, losses={**result.losses, "prior": outputs.prior})

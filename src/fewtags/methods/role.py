@@ -7,7 +7,7 @@ the classifier. The known labels and the expected number of positives per image 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +16,18 @@ from fewtags.contract import Batch, Outputs, Problem, Progress, StepResult
 from fewtags.methods.base import Objective
 from fewtags.settings import Settings
 
-# Mean number of positives per image: the first four as the authors of ROLE give them, VG-200 as the paper's baseline.
-EXPECTED_POSITIVES = {"voc2007": 1.5, "coco2014": 2.9, "nus": 1.9, "cub": 31.4, "vg200": 10.7}
-
 EPSILON = 1e-5  # added to probabilities before their logarithm
 
 
 class Role(Objective):
     class Config(Settings):
         expected_positives: float | None = None
-        """Mean number of tags that truly apply to an image. None: the published value of a known dataset; for your own,
-        an estimate from the known labels that is too low where many are missing, so set it if you can."""
+        """Mean number of tags that truly apply to an image (published: VOC 2007 1.5, COCO 2.9, NUS-WIDE 1.9, CUB 31.4,
+        VG-200 10.7). None: an estimate from the known labels that is too low where many are missing, so set it if you
+        can."""
+        table_start: Literal["undecided", "absent"] = "undecided"
+        """Unknown labels start at random between 0.4 and 0.6, as ROLE's authors start them, or at 0.005 like known
+        absences, as the paper's baseline does, to which unknown is absent."""
         table_lr_scale: float = 10.0
         """Learning rate of the estimated labels, relative to the head's."""
         table_weight_decay: float = 0.0
@@ -37,7 +38,7 @@ class Role(Objective):
     def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
         super().__init__(config, problem, feature_dim)
         # A dense parameter: each rank's gradient is zero but for its own images, so averaging gradients keeps it alike.
-        self.label_table = nn.Parameter(initial_label_table(problem.labels))  # [N, C] logits
+        self.label_table = nn.Parameter(initial_label_table(problem.labels, config.table_start))  # [N, C] logits
         chosen = config.expected_positives
         self.expected_positives = expected_positives(problem) if chosen is None else chosen
 
@@ -78,21 +79,22 @@ def role_half(student: Tensor, teacher: Tensor, labels: Tensor, expected_positiv
     return -(known + estimated).mean() + (surplus / labels.shape[1]) ** 2
 
 
-def initial_label_table(labels: Tensor) -> Tensor:
-    """Logits of 0.995 and 0.005 for known labels; for unknown ones at random between the logits of 0.4 and 0.6."""
+def initial_label_table(labels: Tensor, unknown: Literal["undecided", "absent"] = "undecided") -> Tensor:
+    """Logits of 0.995 and 0.005 for known labels; for unknown ones at random between the logits of 0.4 and 0.6, or
+    that of 0.005 too."""
     certain, unsure = math.log(0.995 / 0.005), math.log(0.6 / 0.4)
+    if unknown == "absent":
+        return torch.where(labels == 1, certain, torch.full(labels.shape, -certain))
     at_random = (2 * torch.rand(labels.shape) - 1) * unsure
     return torch.where(labels == 0, at_random, certain * labels.float())
 
 
 def expected_positives(problem: Problem) -> float:
-    """The published mean number of positives of a known dataset; otherwise, an estimate from the known labels.
+    """An estimate from the known labels, where nobody said it.
 
-    The estimate is the mean number of known positives over the images that have any, so at least 1. It is right where
+    It is the mean number of known positives over the images that have any, so at least 1. It is right where
     those images are completely labelled and too low otherwise: how many positives are missing cannot be told from the
     known ones alone.
     """
-    if problem.dataset in EXPECTED_POSITIVES:
-        return EXPECTED_POSITIVES[problem.dataset]
     counts = (problem.labels == 1).sum(1).float()
     return float(counts[counts > 0].mean()) if (counts > 0).any() else 1.0

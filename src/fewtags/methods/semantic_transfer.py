@@ -34,9 +34,9 @@ def ramp(progress: Progress) -> float:
     return progress.epoch_fraction if progress.epoch == 0 else 1.0
 
 
-def transfer_loss(logits: Tensor, labels: Tensor, found: Tensor) -> Tensor:
-    """Mean cross-entropy over the known and the found labels; the other unknown ones are left out."""
-    used = (labels != 0) | found
+def transfer_loss(logits: Tensor, labels: Tensor, found: Tensor, others: Literal["skipped", "absent"]) -> Tensor:
+    """Mean cross-entropy over the known and the found labels; the other unknown ones are skipped or count as absent."""
+    used = (labels != 0) | found if others == "skipped" else torch.ones_like(found)
     losses = assume_negative_loss(logits, labels.masked_fill(found, 1))
     return losses.masked_fill(~used, 0).sum() / used.sum().clamp(min=1)
 
@@ -55,6 +55,9 @@ class CrossImageTransfer(Objective):
         """Weight of the cross-image similarity loss."""
         csl: Literal["dense", "sampled"] = "dense"
         """Cross-image similarity over all pairs of a batch, or over the random and hardest that the authors draw."""
+        transfer_others: Literal["skipped", "absent"] = "skipped"
+        """Unknown labels that were not found, in the loss of the found ones: skipped, as where negatives are known, or
+        absent, as in the authors' version for known positives alone. Skipped, nothing holds the found ones back."""
         loss_scale: float = 1.0
         """Factor on the whole loss. It matters beside Adam's coupled weight decay."""
 
@@ -77,7 +80,7 @@ class CrossImageTransfer(Objective):
         }
         found = self.found(self.queue.mean_cosine(outputs.features.detach()), labels, progress)
         if progress.epoch >= self.config.discover_from_epoch:
-            losses["transferred"] = transfer_loss(outputs.logits, labels, found)
+            losses["transferred"] = transfer_loss(outputs.logits, labels, found, self.config.transfer_others)
         return StepResult(self.scaled(losses), decisions={"found": found})
 
     def found(self, belief: Tensor, labels: Tensor, progress: Progress) -> Tensor:
@@ -118,7 +121,9 @@ class SemanticTransfer(CrossImageTransfer):
 
         found = self.found(self.pairs.support(scores.detach(), present), batch.labels, progress)
         if progress.epoch >= self.config.discover_from_epoch:
-            losses["transferred_within"] = transfer_loss(outputs.logits, batch.labels, found)
+            losses["transferred_within"] = transfer_loss(
+                outputs.logits, batch.labels, found, self.config.transfer_others
+            )
         decisions = {"found": across.decisions["found"] | found}
         return StepResult({**across.losses, **self.scaled(losses)}, decisions=decisions)
 

@@ -219,7 +219,7 @@ METHODS: dict[str, Method] = {
             venue="AAAI 2022",
             bibtex=citations.SST,
             profiles={
-                "paper": {**PAPER_TRAINING, "method.csl": "sampled"},
+                "paper": {**PAPER_TRAINING, "method.csl": "sampled", "method.transfer_others": "absent"},
                 "own": {**PAPER_TRAINING, "method.csl": "sampled", "train.batch_size": 8},
             },
             profile_notes={
@@ -305,6 +305,7 @@ METHODS: dict[str, Method] = {
             profiles={
                 "paper": {
                     **PAPER_LINEAR,
+                    "method.table_start": "absent",
                     "method.table_lr_scale": 1.0,
                     "method.table_weight_decay": 5e-4,
                     "method.loss_scale": 10.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from fewtags.contract import Outputs
@@ -33,4 +34,8 @@ class Classifier(nn.Module):
         return self.neck(self.backbone.forward_trainable(images) if self.takes_maps else self.backbone(images))
 
     def forward(self, images: Tensor) -> Outputs:
-        return self.head(self.feature_map(images))
+        """The backbone runs in whatever precision is set; the head in single precision, as logits that are rounded tie
+        and cost up to one mAP."""
+        feature_map = self.feature_map(images)
+        with torch.autocast(feature_map.device.type, enabled=False):
+            return self.head(feature_map.float())

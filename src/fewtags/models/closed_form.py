@@ -164,8 +164,8 @@ class Residual(nn.Module):
         """Whitening and first queries; `prototypes` [C, D] are the mean unit-length windows of known positives."""
         self.whiten.set(basis)
         self.whiten_windows.set(window_basis)
-        known = prototypes.any(1, keepdim=True)
-        query = torch.where(known, self.whiten_windows(prototypes.to(self.first_query)), 0.0)
+        prototypes = prototypes.to(self.first_query)
+        query = torch.where(prototypes.any(1, keepdim=True), self.whiten_windows(prototypes), 0.0)
         self.first_query.copy_(F.normalize(query, dim=1))
 
 
