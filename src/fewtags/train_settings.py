@@ -60,6 +60,8 @@ class TrainConfig(Settings):
     """Processes that load images; by default the number of cores, at most 8, and 0 where images are kept in memory."""
     evaluate_every: int = Field(1, ge=1)
     """Epochs between two evaluations; the last epoch is always evaluated."""
+    best_by: Literal["map", "map_voc12"] = "map"
+    """What makes an epoch the best one: plain mAP, or the interpolated one of VOC 2012, as in the paper."""
 
     @field_validator("device")
     @classmethod

@@ -237,7 +237,8 @@ def evaluate_epoch(run: Run) -> None:
     summary = summary_of(scores)
     run.log.row("eval", epoch, {"split": split, **summary})
     run.log.say(f"Epoch {epoch}: loss {mean_loss(run):.4f}, {split} {in_words(scores)}  ({duration(run.seconds)})")
-    if not run.best or scores.map > run.best["map"]:
+    metric = run.config.train.best_by
+    if not run.best or summary[metric] > run.best[metric]:
         run.best = {"epoch": epoch, "split": split, **summary}
         if split == "val" and distributed.is_main():
             save_checkpoint({"model": run.model.state_dict(), "epoch": epoch}, run.folder / "checkpoints" / "best.pt")

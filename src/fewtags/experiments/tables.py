@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fewtags.experiments import published
 from fewtags.experiments.runs import Proportion, method_place, proportion_label, proportion_place
 
 METRIC_NAMES = {"map": "mAP", "map_voc12": "mAP (VOC 2012)", "of1": "OF1", "cf1": "CF1"}
@@ -82,7 +83,8 @@ def paper_tables(rows: Sequence[Row], epoch_rule: str = "last") -> list[Table]:
         if main:  # a bench of ablation rows alone has none
             tables += [proportion_table(main, dataset, metric, epoch_rule) for metric in METRIC_NAMES]
         if ablation:
-            tables.append(proportion_table(parts, f"{dataset}, ablation", "map", epoch_rule))
+            metrics = ("map", published.METRIC) if epoch_rule == published.EPOCH_RULE else ("map",)
+            tables += [proportion_table(parts, f"{dataset}, ablation", metric, epoch_rule) for metric in metrics]
     return tables
 
 
@@ -92,8 +94,19 @@ def proportion_table(rows: Sequence[Row], dataset: str, metric: str, epoch_rule:
     for label, own in by_method(rows):
         values = [value_of([row for row in own if row["proportion"] == p], metric) for p in proportions]
         body.append((label, [*values, average(values)]))
+        if (metric, epoch_rule) == (published.METRIC, published.EPOCH_RULE):
+            body += published_row(own[0], proportions)
     columns = [*map(proportion_label, proportions), "average"]
     return Table(f"{METRIC_NAMES[metric]} on {dataset}", note_on(rows, epoch_rule), columns, body)
+
+
+def published_row(run: Row, proportions: Sequence[Proportion]) -> list[tuple[str, list[Value | None]]]:
+    """What the paper printed for a method in its `paper` profile, under our own row."""
+    numbers = [published.published(run["dataset"], run["method"], proportion) for proportion in proportions]
+    if run["profile"] != "paper" or not any(number is not None for number in numbers):
+        return []
+    values = [None if number is None else Value(number) for number in numbers]
+    return [(f"{run['method']}, published", [*values, average(values)])]
 
 
 def overview_table(rows: Sequence[Row], dataset: str, epoch_rule: str) -> Table:

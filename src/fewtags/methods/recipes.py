@@ -22,6 +22,7 @@ PAPER_TRAINING: dict[str, Any] = {
     "train.schedule": "step",
     "train.step_epochs": 10,
     "train.step_gamma": 0.1,
+    "train.best_by": "map_voc12",
     "train.precision": "fp32",  # half precision rounds logits and similarities, and decisions follow from both
 }
 # Its rows without features per category have a tanh layer before the classifier.

@@ -1,0 +1,27 @@
+"""The paper's own numbers, to be read beside measured ones: all of its Table 1 and Table 2 (`published.csv`).
+
+They are mAP interpolated as in VOC 2010 and later, of the best epoch on the test set, from one run each.
+"""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from pathlib import Path
+
+FILE = Path(__file__).with_name("published.csv")
+METRIC, EPOCH_RULE = "map_voc12", "best"  # what the published numbers can be compared with
+
+
+@cache
+def published_numbers() -> dict[tuple[str, str, float], float]:
+    """(dataset, method, known proportion) -> mAP in percent."""
+    with FILE.open(newline="", encoding="utf-8") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["known_percent"].isdigit()]  # not the printed averages
+    return {(row["dataset"], row["method"], int(row["known_percent"]) / 100): float(row["value"]) for row in rows}
+
+
+def published(dataset: str, method: str, proportion: object) -> float | None:
+    if not isinstance(proportion, float):
+        return None
+    return published_numbers().get((dataset, method, round(proportion, 4)))

@@ -1,0 +1,45 @@
+"""The paper's own numbers beside measured ones, and the grids that reproduce its tables."""
+
+from pathlib import Path
+
+import pytest
+
+from fewtags.experiments.grid import read_grid
+from fewtags.experiments.published import published, published_numbers
+from fewtags.experiments.tables import paper_tables
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+def test_published_numbers_are_all_of_table_1_and_table_2():
+    numbers = published_numbers()
+    assert len(numbers) == 3 * (9 * 9 + 5)  # the last row of Table 2 is a cell of Table 1
+    assert published("coco2014", "caldnr", 0.5) == 74.1
+    assert published("voc2007", "caldnr", None) is None
+
+
+@pytest.mark.parametrize("dataset", ["voc2007", "coco2014", "vg200"])
+def test_one_grid_has_both_tables_of_a_dataset(dataset):
+    runs = read_grid(CONFIGS / f"paper-{dataset}.yaml")
+    assert {(run.dataset, run.method, run.proportion) for run in runs} == {
+        cell for cell in published_numbers() if cell[0] == dataset
+    }
+    assert {run.config.profile for run in runs} == {"paper"}
+    assert {run.config.train.precision for run in runs} == {"fp32"}
+
+
+def test_the_published_row_stands_under_ours_where_it_can_be_compared():
+    def row(method, proportion, rule):
+        scores = {"map": 50.0, "map_voc12": 51.0, "of1": 40.0, "cf1": 30.0, "seconds": 1.0}
+        cell = {"dataset": "voc2007", "method": method, "profile": "paper", "proportion": proportion, "seed": 0}
+        return {**cell, "epoch_rule": rule, **scores}
+
+    rows = [row(method, p, rule) for method in ("an", "caldnr") for p in (0.1, 0.2) for rule in ("last", "best")]
+    labels = {
+        (rule, table.title): [label for label, _ in table.rows]
+        for rule in ("last", "best")
+        for table in paper_tables(rows, rule)
+    }
+    ours = ["an (paper)", "caldnr (paper)"]
+    assert labels["best", "mAP (VOC 2012) on voc2007"] == [ours[0], "an, published", ours[1], "caldnr, published"]
+    assert all(names == ours for (rule, title), names in labels.items() if (rule, title[:8]) != ("best", "mAP (VOC"))
