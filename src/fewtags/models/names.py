@@ -27,16 +27,21 @@ ROWS_AT_ONCE = 4096  # a row of scores needs 21,843 logits with the largest clas
 
 Overrides = Mapping[str, Any]  # tag -> {"synset": ...}, {"classes": [...]}, {"synonym": ...} or None; see docs/names.md
 
-# Everyday words whose thing is in ImageNet under a word that WordNet does not connect with them. Tried after the name.
+# WordNet orders senses by how often they are written about. As tags of pictures these words mean another one.
+READINGS = {
+    "bank": "bank.n.01", "bike": "bicycle.n.01", "cake": "cake.n.03", "castle": "castle.n.02", "eye": "eye.n.01",
+    "hand": "hand.n.01", "iron": "iron.n.04", "monitor": "monitor.n.05", "plant": "plant.n.02", "plate": "plate.n.04",
+    "playground": "playground.n.02", "pool": "swimming_pool.n.01", "race": "race.n.02", "screen": "screen.n.03",
+    "seal": "seal.n.09", "shoes": "shoe.n.01", "turtle": "turtle.n.02", "wood": "forest.n.01",
+}  # fmt: skip
+
+# Words whose thing, or what is seen of it, is in ImageNet under another word. Tried where a name has no class itself.
 SYNONYMS = {
-    "tv": "television",
-    "potted plant": "flowerpot",
-    "houseplant": "flowerpot",
-    "sink": "washbasin",
-    "toilet": "toilet seat",
-    "handbag": "purse",
-}
-_SQUASHED_SYNONYMS = {squash(word): other for word, other in SYNONYMS.items()}
+    "tv": "television", "potted plant": "flowerpot", "houseplant": "flowerpot", "sink": "washbasin",
+    "toilet": "toilet seat", "handbag": "purse", "lorry": "truck", "puppy": "dog", "kitten": "domestic cat",
+    "beach": "seashore", "sea": "seashore", "ocean": "seashore", "lake": "lakeside", "harbor": "dock",
+}  # fmt: skip
+_READINGS, _SYNONYMS = ({squash(word): key for word, key in words.items()} for words in (READINGS, SYNONYMS))
 
 
 class NameScorer(nn.Module):
@@ -150,12 +155,13 @@ class ClassIndex:
         return sorted({number for kind in (synset, *self.nouns.members(synset)) for number in self.below(kind)})
 
     def first_sense(self, name: str) -> int | None:
-        """The most frequent sense that has classes at or below it, else whose members have."""
-        senses = self.nouns.senses(name)
-        return next(
-            (sense for classes in (self.below, self.with_members) for sense in senses if classes(sense)),
-            None,
-        )
+        """The most frequent sense that has classes at or below it; else the very first, if its members have."""
+        reading = _READINGS.get(squash(name))
+        known = self.nouns.synset_of(reading) if reading is not None else None
+        senses = [known] if known is not None else self.nouns.senses(name)
+        found = next((sense for sense in senses if self.below(sense)), None)
+        # Rarer senses have members of all kinds: a school is also of fish, a cloud of insects.
+        return senses[0] if found is None and senses and self.with_members(senses[0]) else found
 
     def by_name(self, name: str) -> list[int]:
         """The classes that bear this very name."""
@@ -171,7 +177,7 @@ def _match(name: str, index: ClassIndex) -> Match:
     for form in forms(name, index.nouns):
         if (sense := index.first_sense(form)) is not None:
             return _matched(name, sense, index)
-    synonym = _SQUASHED_SYNONYMS.get(squash(name))
+    synonym = _SYNONYMS.get(squash(name))
     if synonym is not None and (sense := index.first_sense(synonym)) is not None:
         return _matched(name, sense, index, f", by the synonym '{synonym}'")
     if (sense := _sense_above(name, index)) is not None:
@@ -276,7 +282,7 @@ def _check_tags(overrides: Overrides, categories: Iterable[str]) -> None:
     for tag in overrides:
         if squash(tag) not in known:
             raise UserError(
-                f"The names' file explains '{tag}', which is no tag here; {did_you_mean(tag, known.values())}"
+                f"The names' file explains '{tag}', which is not one of the tags; {did_you_mean(tag, known.values())}"
             )
 
 

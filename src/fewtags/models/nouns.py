@@ -5,6 +5,7 @@ Read on first use, as arrays; a noun and a synset are numbers, their places in t
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from functools import cache, cached_property
@@ -38,6 +39,7 @@ class Nouns:
             self._members = _Ragged(arrays["members"], arrays["num_members"])
         self.lemmas = text.split("\n")  # in the order of their squashed forms, which are searched
         self._squashed = squash(text).split("\n")
+        self._above: dict[int, frozenset[int]] = {}
 
     def __contains__(self, name: str) -> bool:
         return bool(self._lemmas_of(name))
@@ -61,23 +63,23 @@ class Nouns:
         """A train's members are its cars and locomotives, people's are persons."""
         return self._members[synset]
 
-    def at_and_above(self, synset: int) -> set[int]:
-        """The synset and all that it is a kind of."""
-        found, left = set(), [synset]
-        while left:
-            if (here := left.pop()) not in found:
-                found.add(here)
-                left += self.hypernyms(here)
-        return found
+    def at_and_above(self, synset: int) -> frozenset[int]:
+        """The synset and all that it is a kind of. At most 20 levels, so it may recurse."""
+        if synset not in self._above:
+            above = (self.at_and_above(other) for other in self.hypernyms(synset))
+            self._above[synset] = frozenset((synset,)).union(*above)
+        return self._above[synset]
 
     def synset_of(self, key: str) -> int | None:
         """By its place in WordNet ('n02084071') or by lemma, part of speech and sense ('dog.n.01')."""
-        if key[:1] == "n" and key[1:].isdigit():
+        if re.fullmatch(r"n[0-9]{8}", key):
             place = int(np.searchsorted(self.offsets, int(key[1:])))
             return place if place < len(self.offsets) and self.offsets[place] == int(key[1:]) else None
-        lemma, _, number = key.rpartition(".n.")
-        senses = self._senses_of_lemma(lemma.lower().replace(" ", "_")) if number.isdigit() else []
-        return senses[int(number) - 1] if 0 < int(number or 0) <= len(senses) else None
+        parts = re.fullmatch(r"(.+)\.n\.([0-9]{1,3})", key)
+        if parts is None:
+            return None
+        senses = self._senses_of_lemma(parts[1].lower().replace(" ", "_"))
+        return senses[int(parts[2]) - 1] if 0 < int(parts[2]) <= len(senses) else None
 
     def singulars(self, name: str) -> list[str]:
         """What may be the singular of a name: irregular forms that WordNet lists, then endings cut off."""
