@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.metadata
 import io
 import json
 import shutil
@@ -13,6 +14,7 @@ import yaml
 
 import fewtags
 from conftest import TINY, Cli
+from fewtags.commands.info import describe_extra, extras_of
 from fewtags.config import load_config
 from fewtags.engine.checkpoint import load_checkpoint
 from fewtags.engine.run_log import read_rows
@@ -57,7 +59,7 @@ def test_without_splits_some_images_are_set_aside(cli: Cli, patches, tags_file, 
     table = tmp_path / "no-splits.csv"
     table.write_text("\n".join(line.rpartition(",")[0] for line in tags_file.read_text().splitlines()))
     answer = cli("train", patches.root, "--tags", table, *TINY, "--out", tmp_path / "run")
-    assert "of the training images were set aside for validation." in answer.err
+    assert " training images set aside for validation." in answer.err
     assert answer.out.startswith("val after the last epoch")
     measured = cli("evaluate", tmp_path / "run", "--json")
     assert measured.code == 0
@@ -92,6 +94,19 @@ def test_a_config_file_and_overrides(cli: Cli, patches, tags_file, tmp_path):
     answer = cli("train", tmp_path / "run.yml", *TINY, "--out", tmp_path / "run", "-q")
     assert answer.code == 0
     assert yaml.safe_load((tmp_path / "run/config.yaml").read_text())["train"]["epochs"] == 1
+
+
+def test_options_of_the_reader(cli: Cli, patches, tags_file, tmp_path):
+    """As in `check` and `evaluate`."""
+    say = ("-o", "complete=true", "--option", "split_column=split")
+    answer = cli("train", patches.root, "--tags", tags_file, *say, *TINY, "--out", tmp_path / "run")
+    assert answer.code == 0
+    assert "0.0% of labels unknown" in answer.err
+    stored = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
+    assert stored["data"]["options"] == {"complete": True, "split_column": "split"}
+    assert cli("evaluate", tmp_path / "run").code == 0
+    assert "should be name=value" in cli("train", patches.root, "-o", "complete").err
+    assert "give it nothing else" in cli("train", "--resume", tmp_path / "run", "-o", "complete=true").err
 
 
 def test_resume_goes_on_where_it_stopped(cli: Cli, trained, tmp_path):
@@ -206,7 +221,7 @@ def test_tags_never_come_apart_in_a_spreadsheet(cli: Cli, trained, patches, tmp_
     """Names with the separator or quotes in them survive the way through CSV."""
     run = tmp_path / "run"
     shutil.copytree(trained, run)
-    about = run / "model/tagger.json"
+    about = run / "model/labels.json"
     about.write_text(about.read_text().replace('"blue"', '"blue, \\"light\\""'))
     row = read_csv(cli("predict", run, patches.path(0), "--threshold", "0", "-q").out)[0]
     assert 'blue, "light"' in row["tags"].split(";")
@@ -220,6 +235,15 @@ def test_check_counts_and_lets_training_start(cli: Cli, patches, tags_file):
     assert answer.code == 0
     assert "48 images, 48 readable; 3 categories" in answer.out
     assert answer.out.splitlines()[-1].startswith("Training can start")
+
+
+def test_check_counts_one_as_one(cli: Cli, patches, tmp_path):
+    photo = tmp_path / "red.png"
+    shutil.copy(patches.path(0), photo)
+    (tmp_path / "tags.csv").write_text("image,tags\nred.png,red\n")
+    answer = cli("check", tmp_path)
+    assert "1 image, 1 readable; 1 category." in answer.out
+    assert "Training can start; 1 finding above." in answer.out
 
 
 def test_check_as_json(cli: Cli, patches, tags_file):
@@ -243,10 +267,36 @@ def test_doctor_shows_versions_and_devices(cli: Cli):
     assert all(word in text for word in ("torch ", "timm ", "CUDA", "cores", "tracking"))
 
 
+def test_doctor_lists_every_extra(cli: Cli):
+    """As pyproject.toml has them, also those that somebody adds tomorrow."""
+    text = cli("doctor").out
+    extras = set(importlib.metadata.metadata("fewtags").get_all("Provides-Extra")) - {"dev"}
+    assert {"words", "tracking"} <= extras
+    assert all(f"extra '{name}': " in text for name in extras)
+
+
+def test_an_extra_is_described_by_its_packages():
+    extras = extras_of(
+        ["torch>=2.4", "pyarrow; extra == 'words'", 'no-such_thing>=1; extra == "words"', "x; extra == 'dev'"]
+    )
+    assert extras == {"words": ["pyarrow", "no-such_thing"]}
+    assert describe_extra("a", ["torch"]) == f"extra 'a': torch {importlib.metadata.version('torch')}"
+    assert describe_extra("a", ["no-such_thing"]) == "extra 'a': not installed (pip install 'fewtags[a]')"
+    assert describe_extra("a", ["torch", "no-such_thing"]).endswith(
+        "; without no-such_thing (pip install 'fewtags[a]')"
+    )
+
+
 def test_no_arguments_shows_the_help(cli: Cli):
+    """Nothing was asked for wrongly, so it is an answer and not an error."""
     answer = cli()
-    assert "Usage: fewtags" in answer.out + answer.err
-    assert answer.code in (0, 2)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out == cli("--help").out
+
+
+def test_version(cli: Cli):
+    answer = cli("--version")
+    assert (answer.code, answer.out, answer.err) == (0, f"fewtags {fewtags.__version__}\n", "")
 
 
 # --- instant, what `train` does by default ---

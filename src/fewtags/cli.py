@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from fewtags.errors import RunFailed, UserError
 
-if TYPE_CHECKING:
-    from fewtags.config import RunConfig
-
 app = typer.Typer(
     name="fewtags",
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # rich and its Markdown reader would take half of the time that `--help` takes
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -58,6 +55,20 @@ def main() -> None:
     if code == 130:
         _stop("Interrupted.", 130)
     sys.exit(code or 0)
+
+
+@app.callback()
+def fewtags(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+) -> None:
+    if version:
+        from fewtags import __version__
+
+        print(f"fewtags {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:  # nobody made a mistake: help is the answer, not an error
+        print(context.get_help())
 
 
 def _usage_message(error: Any) -> str:
@@ -124,6 +135,7 @@ def train(
     settings: Annotated[list[str] | None, typer.Argument(help="Settings as group.name=value.")] = None,
     tags: Tags = None,
     format: Format = "auto",
+    option: Option = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -151,64 +163,24 @@ def train(
     `fewtags train photos/ --tags tags.csv` is enough to start. Any setting can be given as `group.name=value`:
     `fewtags train voc.yaml method=asl method.gamma_neg=2 train.lr=1e-4`. Ctrl-C saves; `--resume RUN` goes on exactly.
     """
-    if resume is not None:
-        others = (data, settings, tags, method, profile, backbone, weights, known, epochs, seed, device, out)
-        if any(other is not None for other in others):
-            raise UserError("--resume goes on with the settings of the stopped run; give it nothing else.")
-        from fewtags.engine.record import load_run_config
+    from fewtags.commands.train import resume_run, start_run, train_settings
 
-        _train_and_print(load_run_config(resume), resume, resume=True, quiet=quiet, tensorboard=tensorboard)
-        return
-    from fewtags.config import load_config, nested
-    from fewtags.methods import objective_class
-
-    file, source, overrides = None, None, list(settings or [])
-    if data is not None and data.endswith((".yaml", ".yml")):
-        file = data
-    elif data is not None and "=" in data and not Path(data).exists():
-        overrides.insert(0, data)
-    else:
-        source = data
+    how = {"quiet": quiet, "tensorboard": tensorboard}
     shortcuts = {
-        "data.source": source, "data.tags": tags, "data.format": None if format == "auto" else format,
+        "data.tags": tags, "data.format": None if format == "auto" else format, "data.options": _reader_options(option),
         "data.known": known, "method.name": method, "method.profile": profile, "model.backbone": backbone,
         "model.weights": weights, "train.epochs": epochs, "train.device": device, "seed": seed,
     }  # fmt: skip
-    config = load_config(file, overrides, **nested(shortcuts))
-    if epochs is not None and not objective_class(config.method_name, config.profile).trains:
-        raise UserError(
-            f"Method '{config.method_name}' does not train, so --epochs means nothing to it; leave it out, or name a "
-            "method that does, for example --method caldnr."
-        )
+    if resume is not None:
+        if data or settings or out or any(value not in (None, {}) for value in shortcuts.values()):
+            raise UserError("--resume goes on with the settings of the stopped run; give it nothing else.")
+        resume_run(resume, **how)
+        return
+    config = train_settings(data, settings or [], shortcuts)
     if print_config:
         print(config.to_yaml(), end="")
         return
-    folder = out or new_run_folder(config.method_name)
-    if (folder / "config.yaml").exists():
-        raise UserError(f"{folder} holds a run already; choose another --out, or go on with --resume {folder}")
-    _train_and_print(config, folder, quiet=quiet, tensorboard=tensorboard)
-
-
-def new_run_folder(method: str) -> Path:
-    from datetime import datetime
-
-    start = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{method}"
-    numbered = (start.with_name(f"{start.name}-{number}") for number in range(2, 1000))
-    return start if not start.exists() else next(folder for folder in numbered if not folder.exists())
-
-
-def _train_and_print(config: RunConfig, folder: Path, **options: Any) -> None:
-    """Under torchrun every process trains and the first one prints."""
-    from fewtags import distributed
-    from fewtags.engine.training import in_words, train
-
-    result = train(config, folder, **options)
-    if distributed.is_main():
-        if result.last is not None:
-            when = " after the last epoch" if result.epochs else ""
-            print(f"{result.split}{when}: {in_words(result.last)}")
-        print(result.folder)
-    distributed.finish()
+    start_run(config, out, **how)
 
 
 @app.command()

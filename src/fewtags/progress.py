@@ -33,8 +33,8 @@ class ProgressBar:
         elif not self.quiet and time.monotonic() - self.last_line > PLAIN_SECONDS:
             self.last_line = time.monotonic()
             left = (self.last_line - self.started) / self.done * (self.total - self.done)
-            line = f"{self.title}: {self.done} of {self.total} {detail}, {duration(left)} left"
-            self.console.print(line, highlight=False)
+            parts = [f"{self.title}: {self.done} of {self.total}", detail, f"{duration(left)} left" if left > 0 else ""]
+            self.console.print(", ".join(part for part in parts if part), highlight=False)
 
     def close(self) -> None:
         if self.bar is not None:

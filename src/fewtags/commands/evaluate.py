@@ -21,6 +21,7 @@ from fewtags.labels import SPLITS
 from fewtags.metrics import Scores
 from fewtags.models.saved import SavedModel, load_model
 from fewtags.progress import progress_bar
+from fewtags.wording import plural
 
 
 def evaluate_saved(
@@ -104,7 +105,7 @@ def scores_json(scores: Scores, categories: list[str]) -> str:
 def render_scores(scores: Scores, categories: list[str], per_category: bool) -> str:
     left_out = scores.num_categories_left_out
     lines = [
-        f"{scores.num_images} images, {len(categories)} categories"
+        f"{plural(scores.num_images, 'image')}, {plural(len(categories), 'category', 'categories')}"
         + (f" ({left_out} without positives left out)" if left_out else ""),
         f"mAP {100 * scores.map:.2f}   VOC-2012 mAP {100 * scores.map_voc12:.2f}",
         f"all    OP {100 * scores.op:.2f}  OR {100 * scores.or_:.2f}  OF1 {100 * scores.of1:.2f}   "

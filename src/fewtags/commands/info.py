@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import textwrap
+from collections.abc import Iterable
 from typing import Any
 
 from fewtags.methods import METHODS, find_method
 
-EXTRAS = {"openvino": "openvino", "tracking": "tensorboard"}
 CORE = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic", "typer")
 
 
@@ -72,10 +73,35 @@ def describe_installation() -> str:
     gpus = [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())]
     lines.append(f"CUDA: {', '.join(gpus) or 'no device'}; Apple GPU: {_yes(torch.backends.mps.is_available())}")
     lines.append(f"CPU: {os.cpu_count()} cores, {torch.get_num_threads()} threads for torch")
-    for extra, package in EXTRAS.items():
-        version = _version(package)
-        lines.append(f"extra '{extra}': {version or f'not installed (pip install fewtags[{extra}])'}")
+    lines += [describe_extra(extra, packages) for extra, packages in extras_of(_requirements()).items()]
     return "\n".join(lines)
+
+
+def extras_of(requirements: Iterable[str]) -> dict[str, list[str]]:
+    """Packages of each extra but the developers', from requirements such as `pyarrow>=14; extra == 'words'`."""
+    extras: dict[str, list[str]] = {}
+    for requirement in requirements:
+        package, extra = re.match(r"[\w.-]*", requirement), re.search(r"""extra == ['"]([\w.-]+)""", requirement)
+        if package is not None and extra is not None and extra[1] != "dev":
+            extras.setdefault(extra[1], []).append(package[0])
+    return extras
+
+
+def describe_extra(extra: str, packages: Iterable[str]) -> str:
+    versions = {package: _version(package) for package in packages}
+    there = ", ".join(f"{package} {version}" for package, version in versions.items() if version)
+    missing = ", ".join(package for package, version in versions.items() if not version)
+    hint = f"pip install 'fewtags[{extra}]'"
+    if not missing:
+        return f"extra '{extra}': {there}"
+    return f"extra '{extra}': " + (f"{there}; without {missing} ({hint})" if there else f"not installed ({hint})")
+
+
+def _requirements() -> list[str]:
+    try:
+        return importlib.metadata.requires("fewtags") or []
+    except importlib.metadata.PackageNotFoundError:  # run from a folder of sources that is not installed
+        return []
 
 
 def _version(package: str) -> str | None:

@@ -18,6 +18,7 @@ from PIL import Image
 from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.images import BadImage, open_image
 from fewtags.labels import ABSENT, PRESENT, SPLITS, UNKNOWN
+from fewtags.wording import plural
 
 SMALLEST, LONGEST = 32, 8  # notes below 32 pixels a side, and beyond 8 times as long as wide
 PLAIN_MODES = {"L", "RGB"}  # other modes are converted, which is worth a note
@@ -69,10 +70,10 @@ class Audit:
         return json.dumps(content, indent=2, ensure_ascii=False)
 
     def _counts(self) -> Iterator[str]:
-        images = f"{self.num_images} images, {self.readable.sum()} readable"
-        yield f"{self.name}: {images}; {len(self.positives)} categories."
+        images = f"{plural(self.num_images, 'image')}, {self.readable.sum()} readable"
+        yield f"{self.name}: {images}; {plural(len(self.positives), 'category', 'categories')}."
         for split, count in self.splits.items():
-            yield f"  {split}: {count} images, {self.unknown[split]:.1%} of the labels unknown"
+            yield f"  {split}: {plural(count, 'image')}, {self.unknown[split]:.1%} of the labels unknown"
         if self.positives:
             yield f"Known positives of each category ({' / '.join(self.splits)}):"
         width = max(map(len, self.positives), default=0)
@@ -83,7 +84,7 @@ class Audit:
         fatal = [finding for finding in self.findings if finding.fatal]
         if fatal:
             return "Training would fail: " + " ".join(finding.message for finding in fatal)
-        found = f"{len(self.findings)} findings above" if self.findings else "nothing found"
+        found = f"{plural(len(self.findings), 'finding')} above" if self.findings else "nothing found"
         return f"Training can start; {found}."
 
 

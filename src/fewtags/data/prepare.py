@@ -15,6 +15,7 @@ from fewtags.data.splitting import stratified_split
 from fewtags.errors import DataError, UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.settings import Settings
+from fewtags.wording import plural
 
 HOLD_OUT = 0.15  # where the data has neither a val nor a test split
 
@@ -69,7 +70,7 @@ def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> R
         held_out = stratified_split(observed.labels, share, seed)
         val = train.take(held_out)  # with the labels it came with: complete ones stay complete
         observed, truth = observed.take(~held_out), truth[~held_out] if truth is not None else None
-        sentences.append(f"{len(val)} of the training images were set aside for validation.")
+        sentences.append(f"{plural(len(val), 'training image')} set aside for validation.")
     if not (observed.labels == PRESENT).any():
         raise DataError(f"No image of {annotations.name} is known to have any tag, so there is nothing to learn from.")
     sentences.append(describe_labels(observed))
@@ -101,10 +102,13 @@ def describe_labels(train: Annotations) -> str:
     absent = int((train.labels == ABSENT).sum())
     without = int((train.known_positives == 0).sum())
     text = (
-        f"Training on {len(train):,} images with {len(train.categories)} categories: {known:,} tags known "
+        f"Training on {plural(len(train), 'image')} with {plural(len(train.categories), 'category', 'categories')}: "
+        f"{plural(known, 'tag')} known "
         f"({known / len(train):.2f} an image), {absent:,} known absent, {train.unknown_share:.1%} of labels unknown."
     )
-    return text + (f" {without} categories have no known image and cannot be learned." if without else "")
+    if not without:
+        return text
+    return f"{text} {plural(without, 'category has', 'categories have')} no known image and cannot be learned."
 
 
 def measurable(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:

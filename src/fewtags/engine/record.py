@@ -18,6 +18,7 @@ from fewtags.config import RunConfig, read_yaml, resolve
 from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
 from fewtags.engine.run import Run
 from fewtags.errors import UserError
+from fewtags.wording import plural
 
 
 def describe(run: Run) -> None:
@@ -27,7 +28,7 @@ def describe(run: Run) -> None:
         run.log.say(sentence)
     for name, part in (("validation", run.data.val), ("test", run.data.test)):
         if part is not None:
-            run.log.say(f"{len(part):,} {name} images.")
+            run.log.say(f"{plural(len(part), f'{name} image')}.")
     backbone = run.learner.model.backbone
     frozen = backbone.stage_names[: backbone.num_frozen]
     origin = config.model.weights or ("timm's pretrained weights" if config.model.pretrained else "random weights")
@@ -41,7 +42,7 @@ def describe(run: Run) -> None:
     run.log.say(f"Backbone {config.model.backbone} at {config.input.size} px from {origin}, {state}.")
     if run.problem.words is not None:
         run.log.say(f"Word vectors: {run.problem.words.source}.")
-    epochs = f"{run.num_epochs} epochs" if run.num_epochs else "one look at the images, no training,"
+    epochs = plural(run.num_epochs, "epoch") if run.num_epochs else "one look at the images, no training,"
     run.log.say(
         f"Method {config.method_name} ({config.profile} profile) with the {config.head_name} head: "
         f"{epochs} in batches of {train.batch_size * train.accumulate} on {run.device}, "

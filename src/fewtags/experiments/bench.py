@@ -29,6 +29,7 @@ from fewtags.experiments.grid import PlannedRun
 from fewtags.experiments.runs import CELL, read_run, tidy_rows, write_csv
 from fewtags.experiments.tables import write_tables
 from fewtags.progress import ProgressBar, duration, progress_bar
+from fewtags.wording import plural
 
 # Settings that say where and how fast, not what: a finished run may differ in them.
 INCIDENTAL = ("train.device", "train.workers", "cache.folder", "input.keep_in_memory")
@@ -52,7 +53,7 @@ def run_bench(runs: Sequence[PlannedRun], folder: Path, *, workers: int = 1, qui
     for run in runs:
         check_settings(run, folder / run.name)
     waiting = [run for run in runs if not is_finished(folder / run.name)]
-    say(bench, f"{len(runs)} runs in {folder}: {len(runs) - len(waiting)} finished, {len(waiting)} to do.")
+    say(bench, f"{plural(len(runs), 'run')} in {folder}: {len(runs) - len(waiting)} finished, {len(waiting)} to do.")
     folder.mkdir(parents=True, exist_ok=True)
     write_results(bench)
     with progress_bar("Runs", len(waiting), bench.console, quiet or not bench.console.is_terminal) as bar:
@@ -194,7 +195,7 @@ def finish(bench: Bench, process: BaseProcess, num_waiting: int, bar: ProgressBa
         outcome = f"failed ({why(folder, process.exitcode)}); see {folder / 'log.txt'}"
     num_left = num_waiting + len(bench.running)
     left = duration((time.monotonic() - bench.started) / bench.num_done * num_left)
-    say(bench, f"{run}: {outcome}. {num_left} runs left" + (f", about {left}." if num_left else "."))
+    say(bench, f"{run}: {outcome}. {plural(num_left, 'run')} left" + (f", about {left}." if num_left else "."))
     bar.step()
 
 

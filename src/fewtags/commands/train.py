@@ -1,0 +1,64 @@
+"""`fewtags train`: from what was typed to a finished run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from fewtags import distributed
+from fewtags.config import RunConfig, load_config, nested
+from fewtags.engine.record import load_run_config
+from fewtags.engine.training import in_words, train
+from fewtags.errors import UserError
+from fewtags.methods import objective_class
+
+
+def train_settings(data: str | None, settings: Sequence[str], shortcuts: Mapping[str, Any]) -> RunConfig:
+    """The settings of a run. `data` is a dataset, a YAML file, or already the first of the `settings`.
+
+    `shortcuts` are options with a name of their own, by the settings they stand for; None was not given.
+    """
+    file, source, overrides = None, None, list(settings)
+    if data is not None and data.endswith((".yaml", ".yml")):
+        file = data
+    elif data is not None and "=" in data and not Path(data).exists():
+        overrides.insert(0, data)
+    else:
+        source = data
+    config = load_config(file, overrides, **nested({"data.source": source, **shortcuts}))
+    if shortcuts.get("train.epochs") is not None and not objective_class(config.method_name, config.profile).trains:
+        raise UserError(
+            f"Method '{config.method_name}' does not train, so --epochs means nothing to it; leave it out, or name a "
+            "method that does, for example --method caldnr."
+        )
+    return config
+
+
+def start_run(config: RunConfig, out: Path | None, *, quiet: bool, tensorboard: bool) -> None:
+    folder = out or new_run_folder(config.method_name)
+    if (folder / "config.yaml").exists():
+        raise UserError(f"{folder} holds a run already; choose another --out, or go on with --resume {folder}")
+    train_and_print(config, folder, quiet=quiet, tensorboard=tensorboard)
+
+
+def resume_run(folder: Path, *, quiet: bool, tensorboard: bool) -> None:
+    train_and_print(load_run_config(folder), folder, resume=True, quiet=quiet, tensorboard=tensorboard)
+
+
+def new_run_folder(method: str) -> Path:
+    start = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{method}"
+    numbered = (start.with_name(f"{start.name}-{number}") for number in range(2, 1000))
+    return start if not start.exists() else next(folder for folder in numbered if not folder.exists())
+
+
+def train_and_print(config: RunConfig, folder: Path, **options: Any) -> None:
+    """Under torchrun every process trains and the first one prints."""
+    result = train(config, folder, **options)
+    if distributed.is_main():
+        if result.last is not None:
+            when = " after the last epoch" if result.epochs else ""
+            print(f"{result.split}{when}: {in_words(result.last)}")
+        print(result.folder)
+    distributed.finish()
