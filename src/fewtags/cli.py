@@ -259,6 +259,35 @@ def explain(
 
 
 @app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a saved tagger.")],
+    to: Annotated[str, typer.Option(help="onnx, or openvino (extra: openvino).")] = "onnx",
+    out: Annotated[Path | None, typer.Option(help="File to write (default: RUN/model.onnx).")] = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Eight-bit numbers: smaller and faster on CPUs; the cost is measured.")
+    ] = False,
+    images: Annotated[
+        list[Path] | None,
+        typer.Option(help="Images to compare with torch on (default: the run's own); may be repeated."),
+    ] = None,
+    layout: Annotated[
+        bool,
+        typer.Option("--layout", help="A folder with model.onnx, selected_tags.csv and preprocess.json (booru tools)."),
+    ] = False,
+) -> None:
+    """Write the model as one file to deploy: names, thresholds and preprocessing inside, probabilities out.
+
+    The file is run on images after it is written and compared with torch. `fewtags predict model.onnx photos/` and
+    `fewtags serve model.onnx` take it, without torch (extra: onnx).
+    """
+    from fewtags.commands.export import export as export_run
+
+    file, check = export_run(run, to=to, out=out, int8=int8, images=images or [], layout=layout)
+    print(check)
+    print(file)
+
+
+@app.command()
 def bench(
     grid: Annotated[Path, typer.Argument(help="YAML file with datasets, methods, proportions and seeds.")],
     settings: Annotated[list[str] | None, typer.Argument(help="Settings of every run, as group.name=value.")] = None,

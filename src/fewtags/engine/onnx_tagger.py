@@ -1,0 +1,106 @@
+"""An exported model (`fewtags export`) at work, without torch: names, thresholds and input size come from the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fewtags.data.images import BadImage, open_resized
+from fewtags.errors import MissingExtra, UserError
+
+METADATA = "fewtags"  # the key of the model's metadata under which everything about it stands, as JSON
+SUFFIXES = (".onnx", ".xml")
+
+
+def is_exported(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and path.is_file()
+
+
+class ExportedTagger:
+    """A model file of `fewtags export`: .onnx run by ONNX Runtime, or .xml run by OpenVINO."""
+
+    def __init__(self, file: str | Path):
+        self.file = Path(file)
+        if not self.file.is_file():
+            raise UserError(f"{self.file} does not exist.")
+        self._run, about = _open_openvino(self.file) if self.file.suffix == ".xml" else _open_onnx(self.file)
+        try:
+            content = json.loads(about)
+            self.categories: list[str] = [str(name) for name in content["categories"]]
+            self.thresholds = np.array([float(value) for value in content["thresholds"]])
+            self.size = int(content["input"]["size"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{self.file} was not written by `fewtags export`: its metadata is missing.") from error
+        if len(self.thresholds) != len(self.categories):
+            raise UserError(f"{self.file} is damaged: it has not one threshold per category.")
+        self.about: dict[str, Any] = content
+
+    def probabilities(self, pixels: np.ndarray) -> np.ndarray:
+        """[N, C] from RGB pixels [N, 3, size, size] as bytes, or as numbers from 0 to 1."""
+        if pixels.dtype == np.uint8:
+            pixels = pixels.astype(np.float32) / 255
+        return self._run(np.ascontiguousarray(pixels, dtype=np.float32))
+
+    def predict_files(
+        self, files: Iterable[Path], batch_size: int = 32, workers: int = 2
+    ) -> Iterator[tuple[Path, np.ndarray | str]]:
+        """Each file with its probabilities [C], or with what is wrong with it, in order.
+
+        Pictures are opened in threads, a batch ahead of the model.
+        """
+        waiting = iter(files)
+        with ThreadPoolExecutor(workers) as pool:
+            ahead = [(file, pool.submit(self._pixels, file)) for file in islice(waiting, batch_size)]
+            while ahead:
+                batch, ahead = ahead, [(file, pool.submit(self._pixels, file)) for file in islice(waiting, batch_size)]
+                yield from self._predict_opened([(file, opened.result()) for file, opened in batch])
+
+    def _pixels(self, file: Path) -> np.ndarray | str:
+        try:
+            return np.asarray(open_resized(file, (self.size, self.size))).transpose(2, 0, 1)
+        except BadImage as error:
+            return str(error)
+
+    def _predict_opened(
+        self, opened: Sequence[tuple[Path, np.ndarray | str]]
+    ) -> Iterator[tuple[Path, np.ndarray | str]]:
+        pixels = [content for _, content in opened if isinstance(content, np.ndarray)]
+        rows = iter(self.probabilities(np.stack(pixels)) if pixels else [])
+        for file, content in opened:
+            yield file, (content if isinstance(content, str) else next(rows))
+
+
+def _open_onnx(file: Path) -> tuple[Any, str]:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtra(f"{file.name}", "onnx") from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime raises kinds of its own for damaged files
+        raise UserError(f"{file} is not a readable ONNX model ({str(error).splitlines()[0][:150]}).") from error
+    about = session.get_modelmeta().custom_metadata_map.get(METADATA, "")
+    name = session.get_inputs()[0].name
+    return lambda pixels: session.run(None, {name: pixels})[0], about
+
+
+def _open_openvino(file: Path) -> tuple[Any, str]:
+    try:
+        import openvino
+    except ImportError:
+        raise MissingExtra(f"{file.name}", "openvino") from None
+    try:
+        model = openvino.Core().read_model(str(file))
+        about = model.get_rt_info(METADATA).astype(str) if model.has_rt_info(METADATA) else ""
+        compiled = openvino.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    except RuntimeError as error:
+        raise UserError(f"{file} is not a readable OpenVINO model ({str(error).splitlines()[0][:150]}).") from error
+    return lambda pixels: compiled(pixels)[0], about

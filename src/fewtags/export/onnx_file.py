@@ -1,0 +1,260 @@
+"""A trained model as one ONNX (or OpenVINO) file: pixels in, probabilities out, all that is known about it inside.
+
+    input   pixels         float32 [batch, 3, size, size], RGB from 0 to 1; the file normalises by itself
+    output  probabilities  float32 [batch, C]
+
+The metadata entry `fewtags` is JSON: categories, thresholds, input, model, head, quality and the record of training.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import fewtags
+from fewtags.atomic import atomic_write, write_json
+from fewtags.data.images import BadImage, open_resized
+from fewtags.engine.onnx_tagger import METADATA, ExportedTagger
+from fewtags.errors import MissingExtra, RunFailed, UserError
+from fewtags.models.saved import SavedModel, without_paths
+
+TOLERANCE = 1e-4  # of probabilities; float32 kernels of two libraries differ by about 1e-6
+INT8_IMAGES = 128  # whose activations tell the ranges of the eight-bit numbers
+KINDS = ("onnx", "openvino")
+
+
+@dataclass(frozen=True)
+class Check:
+    """How the exported file differs from torch, on so many images."""
+
+    num_images: int
+    largest: float
+    mean: float
+    same_tags: float  # share of all tags given or not given alike
+
+    def __str__(self) -> str:
+        return (
+            f"Compared with torch on {self.num_images} images: largest difference of a probability {self.largest:.2g}, "
+            f"mean {self.mean:.2g}; {self.same_tags:.2%} of the tags alike."
+        )
+
+
+class PixelsToProbabilities(nn.Module):
+    def __init__(self, saved: SavedModel):
+        super().__init__()
+        self.classifier = saved.classifier.eval()
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        backbone = self.classifier.backbone
+        normalised = (255 * pixels - backbone.pixel_mean) / backbone.pixel_std
+        return self.classifier(normalised).logits.sigmoid()
+
+
+def export_model(
+    saved: SavedModel,
+    file: Path,
+    *,
+    to: str = "onnx",
+    int8: bool = False,
+    images: Sequence[Path] = (),
+    tolerance: float = TOLERANCE,
+) -> Check:
+    """Write `file`, run it on `images` beside torch, and remove it again where the two differ too much.
+
+    With `int8` weights and activations have eight bits, their ranges taken from `images`; then the difference is told
+    instead of bounded.
+    """
+    if to not in KINDS:
+        raise UserError(f"--to {to} should be one of {', '.join(KINDS)}.")
+    if int8 and not images:
+        raise UserError("--int8 needs images to take the ranges of its numbers from; name some with --images.")
+    model = PixelsToProbabilities(saved).cpu()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pixels = opened_pixels(images, saved.input.size) or [made_up_pixels(saved.input.size)]
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        made = Path(folder) / "model.onnx"
+        write_onnx(model, made, saved.input.size)
+        if int8:
+            made = quantised(made, pixels)
+        describe(made, metadata(saved, int8))
+        if to == "openvino":
+            made = to_openvino(made)
+        check = compare(model, ExportedTagger(made), pixels, saved.thresholds)
+        if not int8 and check.largest > tolerance:
+            raise RunFailed(f"The exported model differs from torch, so it was not kept. {check}")
+        for written in sorted(Path(folder).glob(f"{made.stem}.*" if to == "openvino" else made.name)):
+            written.replace(file.with_suffix(written.suffix))
+    return check
+
+
+# --- writing ---
+
+
+def write_onnx(model: nn.Module, file: Path, size: int) -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise MissingExtra("Export to ONNX", "onnx") from None
+    example = torch.rand(2, 3, size, size)
+    with _quiet(), torch.no_grad():
+        torch.onnx.export(
+            model,
+            (example,),
+            str(file),
+            input_names=["pixels"],
+            output_names=["probabilities"],
+            dynamic_shapes={"pixels": {0: torch.export.Dim("batch")}},
+            external_data=False,
+            dynamo=True,
+            verbose=False,
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter tells its developers much that is of no use to a user."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def metadata(saved: SavedModel, int8: bool) -> dict[str, Any]:
+    backbone = saved.classifier.backbone
+    return {
+        "format": 1,
+        "fewtags": fewtags.__version__,
+        "categories": saved.categories,
+        "thresholds": [round(float(threshold), 6) for threshold in saved.thresholds],
+        "input": {
+            "size": saved.input.size,
+            "resize": "bicubic to size x size, aspect ratio not kept",
+            "range": [0, 1],
+            "colours": "RGB",
+            "normalised_inside": {"mean": list(backbone.mean), "std": list(backbone.std)},
+        },
+        "model": saved.model.backbone,
+        "head": saved.head_name,
+        "method": saved.method,
+        "int8": int8,
+        "quality": dict(saved.quality),
+        "training": without_paths(saved.training),
+    }
+
+
+def describe(file: Path, about: dict[str, Any]) -> None:
+    import onnx
+
+    model = onnx.load(str(file))
+    onnx.helper.set_model_props(model, {METADATA: json.dumps(about, ensure_ascii=False)})
+    model.producer_name, model.producer_version = "fewtags", fewtags.__version__
+    onnx.save(model, str(file))
+
+
+def to_openvino(file: Path) -> Path:
+    try:
+        import onnx
+        import openvino
+    except ImportError:
+        raise MissingExtra("Export to OpenVINO", "openvino") from None
+    about = {entry.key: entry.value for entry in onnx.load(str(file)).metadata_props}
+    model = openvino.convert_model(str(file))
+    model.set_rt_info(about[METADATA], METADATA)
+    openvino.save_model(model, str(file.with_name("openvino.xml")), compress_to_fp16=False)
+    return file.with_name("openvino.xml")
+
+
+def quantised(file: Path, pixels: Sequence[np.ndarray]) -> Path:
+    """Eight-bit weights and activations, with their ranges from the first INT8_IMAGES of `pixels`."""
+    from onnxruntime import quantization
+
+    class Ranges(quantization.CalibrationDataReader):
+        def __init__(self) -> None:
+            self.waiting = iter(pixels[:INT8_IMAGES])
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            one = next(self.waiting, None)
+            return None if one is None else {"pixels": one[None].astype(np.float32) / 255}
+
+    prepared, small = file.with_name("prepared.onnx"), file.with_name("int8.onnx")
+    with _quiet():
+        quantization.quant_pre_process(str(file), str(prepared), skip_symbolic_shape=True)
+        quantization.quantize_static(
+            str(prepared),
+            str(small),
+            Ranges(),
+            quant_format=quantization.QuantFormat.QDQ,
+            per_channel=True,
+            op_types_to_quantize=["Conv"],  # the head keeps its precision: thresholds hang on it
+        )
+    return small
+
+
+# --- checking ---
+
+
+def opened_pixels(images: Sequence[Path], size: int) -> list[np.ndarray]:
+    """[3, size, size] bytes of every image that can be read."""
+    found = []
+    for image in images:
+        with contextlib.suppress(BadImage):
+            found.append(np.asarray(open_resized(image, (size, size))).transpose(2, 0, 1))
+    return found
+
+
+def made_up_pixels(size: int) -> np.ndarray:
+    """Where no image is at hand: smooth noise, which excites a network about as a photograph does."""
+    coarse = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    smooth = nn.functional.interpolate(coarse, size=(size, size), mode="bilinear")[0]
+    return (255 * smooth).byte().numpy()
+
+
+@torch.inference_mode()
+def compare(model: nn.Module, exported: ExportedTagger, pixels: Sequence[np.ndarray], thresholds: np.ndarray) -> Check:
+    ours, theirs = [], []
+    for first in range(0, len(pixels), 16):
+        batch = np.stack(pixels[first : first + 16])
+        ours.append(model(torch.from_numpy(batch).float() / 255).numpy())
+        theirs.append(exported.probabilities(batch))
+    a, b = np.concatenate(ours), np.concatenate(theirs)
+    difference = np.abs(a - b)
+    alike = ((a >= thresholds) == (b >= thresholds)).mean()
+    return Check(len(pixels), float(difference.max()), float(difference.mean()), float(alike))
+
+
+# --- the layout that booru-style tools read ---
+
+
+def write_layout(saved: SavedModel, folder: Path, counts: Sequence[int] | None = None) -> None:
+    """selected_tags.csv and preprocess.json beside model.onnx."""
+    with atomic_write(folder / "selected_tags.csv") as beside, beside.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out)
+        writer.writerow(["tag_id", "name", "category", "count", "best_threshold"])
+        for number, (name, threshold) in enumerate(zip(saved.categories, saved.thresholds, strict=True)):
+            count = counts[number] if counts is not None else 0
+            writer.writerow([number, name, 0, count, f"{float(threshold):.6f}"])
+    size = saved.input.size
+    stages = [
+        {"type": "convert_rgb", "force_background": "white"},
+        {"type": "resize", "size": [size, size], "interpolation": "bicubic", "max_size": None, "antialias": True},
+        {"type": "to_tensor"},
+    ]
+    write_json(folder / "preprocess.json", {"val": stages, "test": stages})

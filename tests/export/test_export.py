@@ -1,0 +1,106 @@
+"""A model as one file to deploy: the same probabilities as torch, everything about it inside, no torch to use it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fewtags.engine.onnx_tagger import ExportedTagger
+from fewtags.errors import RunFailed, UserError
+from fewtags.export import onnx_file
+from fewtags.export.onnx_file import export_model
+from fewtags.models.saved import load_model
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+PICTURES = sorted((GOLDEN / "pictures").glob("*.jpg"))
+
+
+@pytest.fixture(scope="module")
+def saved():
+    return load_model(GOLDEN / "format-2")
+
+
+@pytest.fixture(scope="module")
+def exported(saved, tmp_path_factory):
+    file = tmp_path_factory.mktemp("export") / "tagger.onnx"
+    export_model(saved, file, images=PICTURES)
+    return file
+
+
+@torch.inference_mode()
+def torch_probabilities(saved, pixels):
+    return saved.classifier(torch.from_numpy(pixels)).logits.sigmoid().numpy()
+
+
+def test_probabilities_are_those_of_torch_for_any_batch_size(saved, exported):
+    tagger = ExportedTagger(exported)
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 3, tagger.size, tagger.size), dtype=np.uint8)
+    expected = torch_probabilities(saved, pixels)
+    for size in (1, 2, 5):
+        np.testing.assert_allclose(tagger.probabilities(pixels[:size]), expected[:size], atol=1e-5)
+
+
+def test_the_file_carries_names_thresholds_and_provenance_and_no_local_path(saved, exported):
+    about = ExportedTagger(exported).about
+    assert about["categories"] == saved.categories
+    np.testing.assert_allclose(about["thresholds"], saved.thresholds, atol=1e-6)
+    assert about["method"] == "instant"
+    assert "/" not in json.dumps(about["training"].get("data", {}))
+
+
+def test_a_difference_above_the_tolerance_fails_and_leaves_no_file(saved, tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_file, "compare", lambda *_: onnx_file.Check(2, 0.2, 0.1, 0.9))
+    with pytest.raises(RunFailed, match="differs from torch"):
+        export_model(saved, tmp_path / "tagger.onnx", images=PICTURES)
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_are_predicted_without_torch(exported):
+    files = [str(picture) for picture in PICTURES]
+    code = (
+        "import sys; from pathlib import Path; from fewtags.engine.onnx_tagger import ExportedTagger\n"
+        f"rows = list(ExportedTagger({str(exported)!r}).predict_files([Path(p) for p in {files!r}]))\n"
+        "assert 'torch' not in sys.modules\n"
+        "print(len(rows), rows[0][1].shape[0])"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["2", "16"]
+
+
+def test_a_broken_picture_says_what_is_wrong_and_the_others_go_on(exported, tmp_path):
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"no picture")
+    rows = list(ExportedTagger(exported).predict_files([PICTURES[0], broken, PICTURES[1]], batch_size=2))
+    assert [type(content) for _, content in rows] == [np.ndarray, str, np.ndarray]
+    assert "broken.jpg" in rows[1][1]
+
+
+def test_eight_bits_cost_little_and_say_what(saved, exported, tmp_path):
+    file = tmp_path / "small.onnx"
+    check = export_model(saved, file, int8=True, images=PICTURES)
+    assert file.stat().st_size < exported.stat().st_size
+    assert check.mean < 0.1
+    with pytest.raises(UserError, match="--int8 needs images"):
+        export_model(saved, file, int8=True)
+
+
+def test_openvino_gives_the_same(saved, tmp_path):
+    pytest.importorskip("openvino")
+    file = tmp_path / "tagger.xml"
+    assert export_model(saved, file, to="openvino", images=PICTURES).largest < 1e-4
+    assert ExportedTagger(file).categories == saved.categories
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model"])
+def test_what_is_not_an_exported_model_is_said(content, tmp_path):
+    file = tmp_path / "x.onnx"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"x\.onnx"):
+        ExportedTagger(file)
