@@ -28,6 +28,7 @@ class Problem:
     labels: Tensor  # [N, C] int8, the observed labels of the training images; row n is the image with index n
     words: WordVectors | None = None  # built only for heads that say `needs_words`
     dataset: str = "dataset"
+    seed: int = 0  # of everything random
 
     @property
     def num_images(self) -> int:

@@ -22,7 +22,7 @@ from fewtags.engine.prediction import predict_files
 from fewtags.engine.record import load_run_config
 from fewtags.engine.run_log import read_rows
 from fewtags.errors import Interrupted, RunFailed, UserError
-from fewtags.methods import METHODS
+from fewtags.methods import METHODS, objective_class
 from fewtags.models.saved import load_model
 
 
@@ -51,7 +51,7 @@ def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "train_step", step)
 
 
-TRAINED = [name for name in METHODS if name != "instant"]
+TRAINED = [name for name in METHODS if objective_class(name).trains]
 
 
 @pytest.mark.parametrize(("method", "profile"), [*((name, "default") for name in TRAINED), ("caldnr", "relative")])

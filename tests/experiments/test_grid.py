@@ -71,10 +71,6 @@ def test_only_the_settings_under_vary_take_the_seed(grid):
     assert (config.seed, config.data.mask_seed) == (0, 1)
 
 
-def test_the_yardstick_is_marked(grid):
-    assert [run.linear for run in planned(grid).values()].count(True) == 2
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -77,21 +77,13 @@ def check_settings(run: PlannedRun, folder: Path) -> None:
     """A run that is there already must be the planned one."""
     if not (folder / "config.yaml").is_file():
         return
-    there, planned = flat(read_yaml(folder / "config.yaml")), flat(planned_config(run))
+    there, planned = flat(read_yaml(folder / "config.yaml")), flat(run.config.nested())
     for name in sorted(there.keys() | planned.keys()):
         if there.get(name) != planned.get(name) and name not in INCIDENTAL:
             raise UserError(
                 f"{folder} was made with {name}={there.get(name)}, and the grid says {planned.get(name)}; "
                 "remove that folder, or write to another with --out."
             )
-
-
-def planned_config(run: PlannedRun) -> dict[str, Any]:
-    if not run.linear:
-        return run.config.nested()
-    from fewtags.experiments.linear import frozen
-
-    return frozen(run.config).nested()
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -116,7 +108,7 @@ def context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     chosen = multiprocessing.get_context("forkserver")
-    chosen.set_forkserver_preload(["fewtags.engine.training", "fewtags.experiments.linear"])
+    chosen.set_forkserver_preload(["fewtags.engine.training"])
     return chosen
 
 
@@ -145,12 +137,8 @@ def execute(run: PlannedRun, folder: Path, workers: int) -> None:
 
 def train_planned(run: PlannedRun, folder: Path) -> None:
     from fewtags.engine.training import train
-    from fewtags.experiments.linear import train_linear
 
-    if run.linear:
-        train_linear(run.config, folder)
-    else:
-        train(run.config, folder, resume=(folder / "checkpoints" / "last.pt").is_file())
+    train(run.config, folder, resume=(folder / "checkpoints" / "last.pt").is_file())
 
 
 def end_with_parent() -> None:

@@ -4,7 +4,7 @@
     datasets:
       voc2007: {data: {source: VOCdevkit}}               # a name, and settings
     methods:
-      linear:                                            # the yardstick, see `experiments.linear`
+      linear:                                            # of `fewtags methods`
       an:
       caldnr: {train: {lr: 2.0e-4}}                      # settings of this method's runs
       caldnr-paper: {method: {name: caldnr, profile: paper}}
@@ -30,8 +30,6 @@ from fewtags.config import RunConfig, merge, nest, parse_override, read_yaml, re
 from fewtags.errors import UserError, did_you_mean
 from fewtags.experiments.runs import Proportion
 from fewtags.settings import Settings
-
-LINEAR = "linear"
 
 
 class Part(Settings):
@@ -61,7 +59,6 @@ class PlannedRun:
     proportion: Proportion
     seed: int
     config: RunConfig
-    linear: bool = False  # the yardstick, whose settings are those of `an`
 
     @property
     def name(self) -> str:
@@ -142,7 +139,4 @@ def _plan(
         values = merge(values, layer or {})
     for setting in grid.vary:
         values = merge(values, nest(setting, seed))
-    linear = values["method"]["name"] == LINEAR
-    if linear:
-        values = {**values, "method": {"name": "an"}}
-    return PlannedRun(dataset, method, proportion, seed, resolve(values), linear)
+    return PlannedRun(dataset, method, proportion, seed, resolve(values))

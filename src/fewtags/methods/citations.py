@@ -20,6 +20,15 @@ KGGR = """@article{chen2022kggr,
   year = {2022}
 }"""
 
+LBFGS = """@article{liu1989lbfgs,
+  title = {On the Limited Memory {BFGS} Method for Large Scale Optimization},
+  author = {Liu, Dong C. and Nocedal, Jorge},
+  journal = {Mathematical Programming},
+  volume = {45},
+  pages = {503--528},
+  year = {1989}
+}"""
+
 FOCAL = """@inproceedings{lin2017focal,
   title = {Focal Loss for Dense Object Detection},
   author = {Lin, Tsung-Yi and Goyal, Priya and Girshick, Ross and He, Kaiming and Doll{\\'a}r, Piotr},

@@ -40,7 +40,7 @@ def make_problem(
     vectors = None
     if head_class(head_name).needs_words:
         vectors = find_word_vectors(categories, words.source, words.dim, seed=seed)
-    return Problem(tuple(categories), torch.from_numpy(labels), vectors, dataset)
+    return Problem(tuple(categories), torch.from_numpy(labels), vectors, dataset, seed)
 
 
 def build_classifier(

@@ -21,6 +21,7 @@ HEADS = {
     "decoupled": "fewtags.models.decoupling:DecoupledHead",
     "graph": "fewtags.models.graph:GraphHead",
     "closed_form": "fewtags.models.closed_form:ClosedFormHead",
+    "logistic": "fewtags.models.logistic:LogisticHead",
 }
 
 
