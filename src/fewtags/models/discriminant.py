@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from fewtags.distributed import sum_across_ranks
 from fewtags.errors import DataError, UserError
+from fewtags.estimates import ScoreBins, fit_curves
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.models.told_labels import ToldLabels
 
@@ -356,22 +357,12 @@ class _Evidence:
         return penalties[int(torch.tensor(quality).argmin())]
 
     def known_proportion(self, penalty: float) -> float:
-        """Share of known labels among the images that most surely show a category (Elkan and Noto, KDD 2008).
-
-        As sure count, in a category of k known positives, the k/2 best by leave-one-out score. All categories are
-        taken together: a few labels each say too little.
-        """
-        known_on_top = sure = 0.0
-        for some in self.groups():
-            known = self.labels[:, some] == PRESENT
-            half = known.sum(0) // 2
-            depth = max(int(half.max()), 1)
-            scores = self.scores(some, penalty).masked_fill(self.labels[:, some] == ABSENT, -torch.inf)
-            top = scores.topk(depth, dim=0).indices
-            within = torch.arange(depth)[:, None] < half
-            known_on_top += float((known.gather(0, top) & within).sum())
-            sure += float(within.sum())
-        return min(max(known_on_top, 1.0) / sure, 1.0) if sure else 1.0
+        """Share of the present labels that are known, the same for all categories: a few labels each say too little."""
+        if (self.labels != UNKNOWN).all():
+            return 1.0
+        categories = slice(None, None, max(self.labels.shape[1] // _CATEGORIES_FOR_PENALTY, 1))
+        labels = self.labels[:, categories].cpu().numpy()
+        return fit_curves(ScoreBins.of(self.scores(categories, penalty).cpu().numpy(), labels)).known_proportion
 
 
 def mean_log_rank(scores: Tensor, labels: Tensor) -> float:
