@@ -282,9 +282,17 @@ class Discriminant(nn.Module):
             raise UserError("This model keeps no sums, so it cannot take in single labels.")
         unit = unit_length(feature).to(self.weights)
         old = self.told.tell(unit, category, label)
-        change = int(label == PRESENT) - int(old == PRESENT)
-        self.category_count[category] += change
-        self.category_total[category] += change * unit
+        self.relabel_many(unit[None], category, torch.tensor([old]), torch.tensor([label]))
+
+    @torch.no_grad()
+    def relabel_many(self, unit_features: Tensor, category: int, old: Tensor, new: Tensor) -> None:
+        """Images of these features [B, D] had the labels `old` [B] until now, as the caller knows, and have `new` [B].
+
+        For whoever keeps the labels: images are not recognised here, so copies of one photograph count as they are.
+        """
+        change = ((new == PRESENT).float() - (old == PRESENT).float()).to(self.weights)
+        self.category_count[category] += change.sum()
+        self.category_total[category] += change @ unit_features
         one = slice(category, category + 1)
         prototype = self.basis.prototypes(self.category_count[one], self.category_total[one])
         self.weights[category] = self.basis.unrotate(prototype * self._gain)[0]

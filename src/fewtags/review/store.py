@@ -121,22 +121,23 @@ def decisions_file(run: Path) -> Path:
 
 
 class DecisionStore:
-    def __init__(self, file: Path, *, read_only: bool = False):
-        """Open or create the file; `read_only` needs one that exists and never writes."""
-        self.file, self.read_only = Path(file), read_only
+    def __init__(self, file: Path | None, *, read_only: bool = False):
+        """Open or create the file; `read_only` needs one that exists and never writes. None: kept in memory."""
+        self.file, self.read_only = file, read_only and file is not None
         self._lock = threading.RLock()  # one connection for all threads, and a transaction at a time
-        if read_only and not self.file.is_file():
-            raise UserError(f"{self.file} does not exist: nobody has decided anything about this run yet.")
-        if not read_only:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-        mode = "ro" if read_only else "rwc"
+        place = ":memory:" if file is None else self._place(Path(file))
         try:
-            self._connection = sqlite3.connect(
-                f"{self.file.absolute().as_uri()}?mode={mode}", uri=True, check_same_thread=False, isolation_level=None
-            )
+            self._connection = sqlite3.connect(place, uri=True, check_same_thread=False, isolation_level=None)
             self._prepare()
         except sqlite3.DatabaseError as error:
             raise UserError(f"{self.file} cannot be used as a file of decisions: {error}.") from error
+
+    def _place(self, file: Path) -> str:
+        if self.read_only and not file.is_file():
+            raise UserError(f"{file} does not exist: nobody has decided anything about this run yet.")
+        if not self.read_only:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        return f"{file.absolute().as_uri()}?mode={'ro' if self.read_only else 'rwc'}"
 
     def _prepare(self) -> None:
         self._connection.execute("PRAGMA busy_timeout = 10000")
@@ -258,13 +259,15 @@ class DecisionStore:
 
     def counts(self, category: str | None = None) -> Counts:
         """Of the decided labels, of all categories or of one."""
-        return self.counts_by_category().get(category, Counts()) if category is not None else _counts(self.standing())
+        return (
+            self.counts_by_category().get(category, Counts()) if category is not None else count_labels(self.standing())
+        )
 
     def counts_by_category(self) -> dict[str, Counts]:
         by_category: dict[str, list[Decision]] = {}
         for decision in self.standing():
             by_category.setdefault(decision.category, []).append(decision)
-        return {category: _counts(decisions) for category, decisions in by_category.items()}
+        return {category: count_labels(decisions) for category, decisions in by_category.items()}
 
     def versions(self) -> dict[Label, int]:
         """The id of the last row about each label, undos included; labels without any are not there."""
@@ -299,7 +302,7 @@ class DecisionStore:
             ]
 
 
-def _counts(decisions: Iterable[Decision]) -> Counts:
+def count_labels(decisions: Iterable[Decision]) -> Counts:
     number = Counter(decision.new for decision in decisions)
     return Counts(present=number[1], absent=number[-1], unsure=number[0])
 

@@ -1,0 +1,504 @@
+"""A review without its page: labels, a model that learns with every decision, and the queues that it ranks.
+
+    session = ReviewSession(annotations, unit_features, store, run="voc-10")
+    queue = session.queue(View("dog"))              # stacks of images, the likeliest first
+    session.decide([Answer(row, "dog", PRESENT) for row in queue.rows(0)], queue="missing")
+    queue = session.queue(View("dog"))              # the rest, ranked by what was learned
+    session.undo()
+
+The store is the authority. Labels and model are derived from it: from the given labels first, then from every decision,
+so that a session that is opened again is where the last one was.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewtags.data.annotations import Annotations
+from fewtags.errors import UserError, did_you_mean
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
+from fewtags.models.discriminant import Discriminant, DiscriminantSums
+from fewtags.review.bursts import burst_leaders
+from fewtags.review.sampling import Precision
+from fewtags.review.store import Counts, Decision, DecisionStore, Draft, count_labels
+
+QueueName = Literal["missing", "doubtful", "random", "uncertain"]
+Status = Literal["open", "decided", "present", "absent", "unsure", "all"]
+QUEUES: tuple[QueueName, ...] = get_args(QueueName)
+STATUSES: tuple[Status, ...] = get_args(Status)
+_CATEGORIES_AT_ONCE = 16  # bounds the memory while all categories are ranked once, on opening
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What somebody says about a tag of an image, and the version of the label they saw."""
+
+    row: int
+    category: str
+    label: int  # PRESENT, ABSENT, or UNKNOWN: "unsure"
+    version: int | None = None  # None: whatever it is
+
+
+@dataclass(frozen=True)
+class View:
+    """Which labels to look at, and in which order."""
+
+    category: str
+    queue: QueueName = "missing"
+    status: Status = "open"
+    lowest: float | None = None  # probability; None: as low as the queue is meant to go
+    highest: float = 1.0
+    text: str = ""  # in the name of the image
+    together_with: str = ""  # another tag that the image is known to have
+    reviewer: str = ""  # who decided
+    stacks: bool = True
+
+
+@dataclass(frozen=True)
+class Queue:
+    """Stacks of images in order. A stack is one image, or a burst that is decided at once."""
+
+    order: np.ndarray  # [M] rows; those of a stack are neighbours
+    starts: np.ndarray  # [S + 1] where in `order` each stack begins, and the end
+    out_of: int  # images there would be without the filters
+
+    def __len__(self) -> int:
+        """Number of stacks."""
+        return len(self.starts) - 1
+
+    def rows(self, stack: int) -> np.ndarray:
+        return self.order[self.starts[stack] : self.starts[stack + 1]]
+
+    def first(self, number: int) -> Queue:
+        """The first so many stacks."""
+        starts = self.starts[: number + 1]
+        return Queue(self.order[: starts[-1]], starts, self.out_of)
+
+    def followed_by(self, other: Queue) -> Queue:
+        starts = np.concatenate([self.starts, other.starts[1:] + self.starts[-1]])
+        return Queue(np.concatenate([self.order, other.order]), starts, other.out_of)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A category in the list."""
+
+    name: str
+    known: int  # present by the labels as they were given
+    expected: float  # tags still missing, by the probabilities of the undecided ones
+    left: int  # suggestions nobody decided about yet
+    decided: Counts
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A category of one image."""
+
+    category: str
+    label: int
+    given: int
+    probability: float
+    suggested: bool  # unknown, undecided, and the model believes in it
+    version: int
+    decision: Decision | None
+
+
+@dataclass(frozen=True)
+class Chances:
+    """Of one category, for all images."""
+
+    present: np.ndarray  # [N] probability of presence, whatever was said
+    missing: np.ndarray  # [N] probability of presence where nothing was said
+
+
+@dataclass
+class _Category:
+    """What a session remembers of a category."""
+
+    sample: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # see `estimate`
+    known_absences: float = 0.0  # share of the absences that were given
+    expected: float = 0.0
+    left: int = 0
+    chances: Chances | None = None  # None: to be made when they are asked for
+    stamp: int = 0  # grows with every change of a label
+    decided: dict[int, Decision] = field(default_factory=dict)  # row -> what holds
+
+
+class ReviewSession:
+    def __init__(
+        self,
+        annotations: Annotations,
+        unit_features: Tensor,
+        store: DecisionStore,
+        *,
+        run: str = "",
+        reviewer: str = "",
+        readable: np.ndarray | None = None,
+        content_hash: Callable[[int], str] = lambda row: "",
+        seed: int = 0,
+    ):
+        """`unit_features` [N, D] are those of the images of `annotations`; rows that are not `readable` are never
+        shown. `content_hash` of a row's file is kept with a decision about it."""
+        self.annotations, self.features, self.store = annotations, unit_features, store
+        self.run, self.reviewer, self.content_hash, self.seed = run, reviewer, content_hash, seed
+        self.readable = np.ones(len(annotations), dtype=bool) if readable is None else readable
+        self.given = annotations.labels
+        self.labels = annotations.labels.copy()
+        self.lock = threading.RLock()  # requests come in threads; labels, model and counts change together
+        self.last_id = 0  # of the rows of the store, the last one that was taken in
+        self._row = {image: row for row, image in enumerate(annotations.images)}
+        self._column = {name: column for column, name in enumerate(annotations.categories)}
+        self._versions: dict[tuple[int, int], int] = {}
+        self._history: dict[tuple[int, int], list[Decision]] = {}  # decisions about a label that were not undone
+        self._categories = [_Category() for _ in annotations.categories]
+        self.leaders = burst_leaders(unit_features).numpy()
+        self.model = self._fit()
+        self._own = np.full(len(annotations), np.nan, dtype=np.float32)  # see `_left_out`
+        self._look_at_all()
+        self.refresh()
+
+    def _fit(self) -> Discriminant:
+        """On the labels as they were given: which of them are known is chance, which ones people decide about is not,
+        and penalty and calibration need the former."""
+        rows = torch.from_numpy(np.flatnonzero(self.readable))
+        features = self.features if self.readable.all() else self.features[rows]
+        labels = torch.from_numpy(self.given)[rows]
+        return Discriminant.of(DiscriminantSums.of(features, labels), features, labels)
+
+    def _look_at_all(self) -> None:
+        """Rank every category once, before any decision: the counts, and what random samples are drawn from."""
+        for first in range(0, len(self._categories), _CATEGORIES_AT_ONCE):
+            weights = self.model.weights[first : first + _CATEGORIES_AT_ONCE]
+            scores = self.features @ weights.T - weights @ self.model.mean
+            for column, category in list(enumerate(self._categories))[first : first + _CATEGORIES_AT_ONCE]:
+                present = self._presence(column, scores[:, column - first])
+                absences = (self.given[:, column] == ABSENT).sum()
+                category.known_absences = min(absences / max(float((1 - present).sum()), 1e-6), 1.0)
+                chances = Chances(present, self._if_unknown(column, present))
+                self._count(column, chances)
+                suggested = np.flatnonzero(self._suggested(column, chances))
+                category.sample = np.random.default_rng((self.seed, column)).permutation(suggested)
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.annotations)
+
+    def column(self, category: str) -> int:
+        if category not in self._column:
+            raise UserError(f"This run has no category '{category}'; {did_you_mean(category, self._column)}")
+        return self._column[category]
+
+    # --- decisions ---
+
+    def decide(self, answers: Sequence[Answer], *, queue: str, reviewer: str | None = None) -> list[Decision]:
+        """Write the answers as one step, durably, and learn from them.
+
+        Raises Conflict, and writes nothing, where a label changed since the version that was seen.
+        """
+        with self.lock:
+            self.refresh()
+            drafts = [self._draft(answer) for answer in answers]
+            who = self.reviewer if reviewer is None else reviewer
+            decisions = self.store.append(drafts, reviewer=who, queue=queue, run=self.run)
+            self.refresh()
+            return decisions
+
+    def _draft(self, answer: Answer) -> Draft:
+        if not 0 <= answer.row < len(self):
+            raise UserError(f"There is no image {answer.row}; this run has {len(self)}.")
+        if answer.label not in (PRESENT, UNKNOWN, ABSENT):
+            raise UserError(f"An answer is 1 (present), -1 (absent) or 0 (unsure), not {answer.label}.")
+        old = int(self.labels[answer.row, self.column(answer.category)])
+        image, content = self.annotations.images[answer.row], self.content_hash(answer.row)
+        return Draft(image, answer.category, old, answer.label, content, answer.version)
+
+    def undo(self, step: int | None = None, *, reviewer: str | None = None) -> list[Decision]:
+        """Take back a step, by default the last one; the rows that say so, none when there is nothing to undo."""
+        with self.lock:
+            step = self.store.last_step() if step is None else step
+            if step is None:
+                return []
+            rows = self.store.undo(step, reviewer=self.reviewer if reviewer is None else reviewer)
+            self.refresh()
+            return rows
+
+    def refresh(self) -> None:
+        """Take in what was written to the store since, by this or another process."""
+        with self.lock:
+            self._learn({label for decision in self.store.since(self.last_id) if (label := self._remember(decision))})
+
+    def _remember(self, decision: Decision) -> tuple[int, int] | None:
+        self.last_id = decision.id
+        place = self.place(decision)
+        if place is not None:
+            history = self._history.setdefault(place, [])
+            if decision.undo_of is None:
+                history.append(decision)
+            else:
+                history[:] = [other for other in history if other.id != decision.undo_of]
+            self._versions[place] = decision.id
+        return place
+
+    def place(self, decision: Decision) -> tuple[int, int] | None:
+        """Row and column of the label; None where this run does not have the image or the category."""
+        row, column = self._row.get(decision.image), self._column.get(decision.category)
+        return None if row is None or column is None else (row, column)
+
+    def _learn(self, labels: Iterable[tuple[int, int]]) -> None:
+        """Bring these labels (row, column) and the model to what the history says."""
+        changes: dict[int, list[tuple[int, int, int]]] = {}
+        for row, column in sorted(labels):
+            category, history = self._categories[column], self._history[row, column]
+            old, new = int(self.labels[row, column]), int(self.given[row, column])
+            category.decided.pop(row, None)
+            if history:
+                category.decided[row], new = history[-1], history[-1].new
+            self.labels[row, column] = new
+            changes.setdefault(column, []).append((row, old, new))
+        for column, of_column in changes.items():
+            self._relabel(column, [change for change in of_column if self.readable[change[0]]])
+            self._categories[column].chances = None
+            self._categories[column].stamp += 1
+
+    def _relabel(self, column: int, changes: Sequence[tuple[int, int, int]]) -> None:
+        """The model takes in labels (row, old, new) of a category."""
+        rows, old, new = torch.tensor([change for change in changes if change[1] != change[2]] or [(0, 0, 0)]).T
+        self.model.relabel_many(self.features[rows], column, old, new)
+
+    def version(self, row: int, column: int) -> int:
+        return self._versions.get((row, column), 0)
+
+    def decision(self, row: int, column: int) -> Decision | None:
+        """What holds for a label, where somebody decided about it."""
+        return self._categories[column].decided.get(row)
+
+    def stamp(self, category: str) -> int:
+        """Grows with every change of a label of the category."""
+        return self._categories[self.column(category)].stamp
+
+    # --- probabilities ---
+
+    def chances(self, column: int) -> Chances:
+        """By the model as it is now; made anew after a decision."""
+        category = self._categories[column]
+        if category.chances is None:
+            _, scores = self.model.rerank(column, self.features)
+            present = self._presence(column, scores)
+            category.chances = Chances(present, self._if_unknown(column, present))
+            self._count(column, category.chances)
+        return category.chances
+
+    def _presence(self, column: int, scores: Tensor) -> np.ndarray:
+        return (scores * self.model.slope[column] + self.model.intercept[column]).sigmoid().numpy()
+
+    def _if_unknown(self, column: int, present: np.ndarray) -> np.ndarray:
+        """The chance of a presence where nobody said anything: lower, because some presences would be known."""
+        hidden = (1 - float(self.model.known_proportion[column])) * present
+        absent = (1 - self._categories[column].known_absences) * (1 - present)
+        return hidden / np.maximum(hidden + absent, 1e-12)
+
+    def threshold(self, column: int) -> float:
+        """From which chance on (where nothing was said) the model believes in the tag."""
+        return float(self._if_unknown(column, self.model.thresholds[column].numpy()))
+
+    def left_out(self, column: int, rows: np.ndarray) -> np.ndarray:
+        """Chances of presence of images that are known to have the tag, each judged without itself."""
+        known = torch.from_numpy(rows)
+        count = float(self.model.category_count[column])
+        scores = self.features[known] @ self.model.weights[column] - self.model.weights[column] @ self.model.mean
+        own = torch.from_numpy(self._own_share(rows))
+        return self._presence(column, (count * scores - own) / (count - 1) if count > 1 else torch.zeros(len(rows)))
+
+    def _own_share(self, rows: np.ndarray) -> np.ndarray:
+        """x' A x of some images: what each adds to its own score, times the number of positives. No label is in it."""
+        new = rows[np.isnan(self._own[rows])]
+        if len(new):
+            rotated = self.model.basis.rotate(self.features[torch.from_numpy(new)])
+            self._own[new] = (rotated.square() @ (1 / (self.model.values + self.model.penalty))).numpy()
+        return self._own[rows]
+
+    # --- queues ---
+
+    def queue(self, view: View, after: Queue | None = None) -> Queue:
+        """What a view shows, by the model as it is now; with `after`, that queue first and then all it lacks."""
+        with self.lock:
+            column = self.column(view.category)
+            member, worth = self._members(column, view)
+            chosen = member & self._filter(column, view, worth)
+            if after is not None:
+                chosen[after.order] = False
+            rows = np.flatnonzero(chosen)
+            rows = rows[np.argsort(self._rank(column, view, rows, worth), kind="stable")]
+            queue = self._stacked(rows, int(member.sum()), view.stacks)
+            return queue if after is None else after.followed_by(queue)
+
+    def _members(self, column: int, view: View) -> tuple[np.ndarray, np.ndarray]:
+        """[N] which images the queue is about, with the asked status, and their probabilities."""
+        given = PRESENT if view.queue == "doubtful" else UNKNOWN
+        member = (self.given[:, column] == given) & self.readable & self._has_status(column, view.status)
+        chances = self.chances(column)
+        worth = chances.present if view.queue == "doubtful" else chances.missing
+        if view.queue == "doubtful":
+            worth, rows = worth.copy(), np.flatnonzero(member & (self.labels[:, column] == PRESENT))
+            worth[rows] = self.left_out(column, rows)
+        if view.queue == "random":
+            drawn = np.zeros(len(self), dtype=bool)
+            drawn[self._categories[column].sample] = True
+            member &= drawn
+        return member, worth
+
+    def _has_status(self, column: int, status: Status) -> np.ndarray:
+        decided = self.decided(column)
+        if status in ("open", "decided"):
+            return decided if status == "decided" else ~decided
+        if status == "all":
+            return np.ones(len(self), dtype=bool)
+        return decided & (self.labels[:, column] == {"present": PRESENT, "absent": ABSENT, "unsure": UNKNOWN}[status])
+
+    def decided(self, column: int) -> np.ndarray:
+        """[N] mask of the images that somebody decided about."""
+        mask = np.zeros(len(self), dtype=bool)
+        mask[list(self._categories[column].decided)] = True
+        return mask
+
+    def _filter(self, column: int, view: View, worth: np.ndarray) -> np.ndarray:
+        low, high = view.lowest, view.highest
+        if view.lowest is None and view.status == "open" and view.queue == "missing":
+            low = self.threshold(column)
+        if view.lowest is None and view.status == "open" and view.queue == "doubtful":
+            high = min(high, float(self.model.thresholds[column]))  # tags that the model would not give
+        chosen = (worth >= (low or 0.0)) & (worth <= high)
+        if view.text:
+            text = view.text.lower()
+            chosen &= np.fromiter((text in image.lower() for image in self.annotations.images), bool, len(self))
+        if view.together_with:
+            chosen &= self.labels[:, self.column(view.together_with)] == PRESENT
+        if view.reviewer:
+            theirs = [row for row, d in self._categories[column].decided.items() if d.reviewer == view.reviewer]
+            chosen &= np.isin(np.arange(len(self)), theirs)
+        return chosen
+
+    def _rank(self, column: int, view: View, rows: np.ndarray, worth: np.ndarray) -> np.ndarray:
+        """[M] the smallest comes first."""
+        if view.queue == "random":
+            place = np.empty(len(self), dtype=np.int64)
+            sample = self._categories[column].sample
+            place[sample] = np.arange(len(sample))
+            return place[rows]
+        if view.queue == "doubtful":
+            return worth[rows]
+        return np.abs(worth[rows] - 0.5) if view.queue == "uncertain" else -worth[rows]
+
+    def _stacked(self, rows: np.ndarray, out_of: int, stacks: bool) -> Queue:
+        """Images of one burst are put behind the first of them."""
+        place = np.arange(len(rows))
+        if stacks:
+            leader = self.leaders[rows]
+            first = np.empty(len(self), dtype=np.int64)
+            first[leader[::-1]] = place[::-1]  # of several assignments the last one stays: the smallest place
+            place = first[leader]
+            by_stack = np.argsort(place, kind="stable")
+            rows, place = rows[by_stack], place[by_stack]
+        starts = np.flatnonzero(np.diff(place, prepend=-1, append=-1)) if len(rows) else np.zeros(1, dtype=np.int64)
+        return Queue(rows, starts, out_of)
+
+    def probabilities(self, view: View, rows: np.ndarray) -> np.ndarray:
+        """Of some rows, as this view's queue shows them."""
+        with self.lock:
+            _, worth = self._members(self.column(view.category), view)
+            return worth[rows]
+
+    # --- what is shown beside a queue ---
+
+    def _suggested(self, column: int, chances: Chances) -> np.ndarray:
+        return self._undecided(column) & (chances.present >= float(self.model.thresholds[column]))
+
+    def _undecided(self, column: int) -> np.ndarray:
+        return (self.given[:, column] == UNKNOWN) & self.readable & ~self.decided(column)
+
+    def _count(self, column: int, chances: Chances) -> None:
+        category = self._categories[column]
+        category.expected = float(chances.missing[self._undecided(column)].sum())
+        category.left = int(self._suggested(column, chances).sum())
+
+    def summary(self, category: str) -> Summary:
+        with self.lock:
+            column = self.column(category)
+            self.chances(column)
+            about = self._categories[column]
+            known = int((self.given[:, column] == PRESENT).sum())
+            return Summary(category, known, about.expected, about.left, count_labels(about.decided.values()))
+
+    def summaries(self) -> list[Summary]:
+        return [self.summary(name) for name in self.annotations.categories]
+
+    def estimate(self, category: str) -> Precision:
+        """How many of the suggestions before any decision were right, by those decided in the order of the sample.
+
+        Only answers up to the first one that is still open count: whoever picks from the sample what is easy would
+        bend the estimate. It does not matter in which queue the answer was given.
+        """
+        with self.lock:
+            about = self._categories[self.column(category)]
+            labels = []
+            for row in about.sample.tolist():
+                if row not in about.decided:
+                    break
+                labels.append(about.decided[row].new)
+            right, wrong = labels.count(PRESENT), labels.count(ABSENT)
+            return Precision(right, right + wrong, len(about.sample), labels.count(UNKNOWN))
+
+    def tags(self, row: int) -> list[Tag]:
+        """Every category of one image."""
+        with self.lock:
+            scores = self.model.scores(self.features[row : row + 1])[0]
+            return [self._tag(row, column, scores[column]) for column in range(len(self._categories))]
+
+    def _tag(self, row: int, column: int, score: Tensor) -> Tag:
+        label, given = int(self.labels[row, column]), int(self.given[row, column])
+        decision = self._categories[column].decided.get(row)
+        if label == PRESENT:
+            present = self.left_out(column, np.array([row]))
+        else:
+            present = self._presence(column, score[None])
+        believed = bool(present[0] >= float(self.model.thresholds[column]))
+        chance = self._if_unknown(column, present) if given == UNKNOWN else present
+        suggested = label == UNKNOWN and decision is None and believed
+        name, version = self.annotations.categories[column], self.version(row, column)
+        return Tag(name, label, given, float(chance[0]), suggested, version, decision)
+
+    def nearest_positives(self, row: int, category: str, number: int = 3) -> list[tuple[int, float]]:
+        """Known positives that look most like an image, with their cosine."""
+        with self.lock:
+            known = (self.labels[:, self.column(category)] == PRESENT) & self.readable
+            known[row] = False
+            rows = np.flatnonzero(known)
+            similarity = (self.features[torch.from_numpy(rows)] @ self.features[row]).numpy()
+            best = np.argsort(-similarity, kind="stable")[:number]
+            return [(int(rows[place]), float(similarity[place])) for place in best]
+
+
+class LiveQueue:
+    """A queue as a screen shows it: what was seen keeps its place, what comes after it follows the model."""
+
+    def __init__(self, session: ReviewSession, view: View):
+        self.session, self.view = session, view
+        self._stamp = session.stamp(view.category)
+        self.queue = session.queue(view)
+
+    def follow(self, seen: int) -> Queue:
+        """Rank what is behind the first `seen` stacks anew, where labels of the category changed."""
+        with self.session.lock:
+            self.session.refresh()
+            stamp = self.session.stamp(self.view.category)
+            if stamp != self._stamp:
+                self.queue = self.session.queue(self.view, after=self.queue.first(min(seen, len(self.queue))))
+                self._stamp = stamp
+            return self.queue

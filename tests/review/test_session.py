@@ -1,0 +1,262 @@
+"""The queues, what is learned from a decision, and that all of it follows from the store."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from made_review import made_data
+
+from fewtags.errors import UserError
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
+from fewtags.models.discriminant import DiscriminantSums
+from fewtags.review.session import Answer, LiveQueue, ReviewSession, View
+from fewtags.review.store import Conflict, DecisionStore
+
+
+def decide(session, rows, label, category="dog", **options):
+    return session.decide(
+        [Answer(int(row), category, label) for row in np.atleast_1d(rows)], queue="missing", **options
+    )
+
+
+# --- learning ---
+
+
+def test_the_model_after_decisions_is_the_one_fitted_to_the_new_labels(session):
+    rows = session.queue(View("dog")).order
+    decide(session, rows[:5], PRESENT)
+    decide(session, rows[9], PRESENT)
+    decide(session, session.queue(View("dog", "doubtful", lowest=0)).order[:3], ABSENT)
+    decide(session, rows[1], UNKNOWN)
+    labels = torch.from_numpy(session.labels)
+    sums = DiscriminantSums.of(session.features, labels)
+    model = session.model
+    directions = model.basis.prototypes(sums.category_count, sums.category_total) / (model.values + model.penalty)
+    expected = session.features @ model.basis.unrotate(directions)[1]
+    _, scores = session.model.rerank(1, session.features)
+    order = (expected - expected.mean()).argsort(descending=True)
+    torch.testing.assert_close(scores - scores.mean(), expected - expected.mean(), rtol=1e-4, atol=1e-4)
+    assert (scores[order].diff() <= 1e-4).all()
+
+
+def test_a_session_that_is_opened_again_is_where_the_last_one_was(open_session):
+    first = open_session()
+    rows = first.queue(View("dog")).order
+    decide(first, rows[:8], PRESENT)
+    decide(first, rows[8:12], ABSENT)
+    decide(first, rows[12], UNKNOWN)
+    decide(first, first.queue(View("cat")).order[0], PRESENT, "cat")
+    first.undo()
+    again = open_session()
+    np.testing.assert_array_equal(again.labels, first.labels)
+    for category in ("cat", "dog", "sea"):
+        np.testing.assert_array_equal(again.queue(View(category)).order, first.queue(View(category)).order)
+        assert again.summary(category).decided == first.summary(category).decided
+
+
+def test_undo_brings_back_ranking_and_counts(session):
+    before, summary = session.queue(View("dog")), session.summary("dog")
+    for row in before.order[:4]:
+        decide(session, row, PRESENT)
+    decide(session, before.order[4:9], ABSENT)
+    for _ in range(5):
+        session.undo()
+    after = session.queue(View("dog"))
+    np.testing.assert_array_equal(after.order, before.order)
+    assert session.summary("dog").left == summary.left
+    assert session.summary("dog").expected == pytest.approx(summary.expected, rel=1e-4)
+    assert session.undo() == []
+
+
+def test_another_process_decides_and_this_one_takes_it_in(open_session):
+    mine, theirs = open_session(), open_session()
+    row = int(mine.queue(View("dog")).order[0])
+    decide(theirs, row, PRESENT)
+    with pytest.raises(Conflict, match="ann"):
+        mine.decide([Answer(row, "dog", ABSENT, version=0)], queue="missing")
+    assert mine.labels[row, 1] == PRESENT
+    assert row not in mine.queue(View("dog")).order
+
+
+def test_decisions_about_images_that_are_gone_do_no_harm(open_session):
+    session = open_session(400)
+    decide(session, 399, PRESENT)
+    assert open_session(300).summary("dog").decided.decided == 0
+
+
+# --- queues ---
+
+
+def test_suggested_missing_are_unknown_undecided_likely_and_sorted(session):
+    queue = session.queue(View("dog"))
+    chances = session.chances(1).missing[queue.order]
+    assert len(queue) > 5
+    assert (session.given[queue.order, 1] == UNKNOWN).all()
+    assert (np.diff(chances) <= 0).all()
+    assert chances.min() >= session.threshold(1)
+    assert len(queue.order) == session.summary("dog").left
+    decide(session, queue.order[:3], ABSENT)
+    assert not set(queue.order[:3]) & set(session.queue(View("dog")).order)
+
+
+def test_the_less_likely_ones_are_there_when_asked_for(session):
+    everything = session.queue(View("dog", lowest=0.0))
+    assert len(everything.order) == everything.out_of == (session.given[:, 1] == UNKNOWN).sum()
+
+
+def test_doubtful_tags_are_judged_without_the_image_itself(session):
+    """Against fitting the closed form anew without the image's label."""
+    rows = np.flatnonzero(session.given[:, 0] == PRESENT)[:6]
+    labels = torch.from_numpy(session.given)
+    model = session.model
+    for row, chance in zip(rows, session.left_out(0, rows), strict=True):
+        without = labels.clone()
+        without[row, 0] = UNKNOWN
+        sums = DiscriminantSums.of(session.features, without)
+        directions = model.basis.prototypes(sums.category_count, sums.category_total) / (model.values + model.penalty)
+        weights = model.basis.unrotate(directions)[0]
+        score = session.features[row] @ weights - weights @ model.mean
+        expected = (score * model.slope[0] + model.intercept[0]).sigmoid()
+        assert chance == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_a_wrong_tag_comes_first_among_the_doubtful(session):
+    annotations, features = made_data()
+    unlikely = int(session.queue(View("sea", lowest=0.0)).order[-1])
+    annotations.labels[unlikely, 2] = PRESENT
+    again = ReviewSession(annotations, features, DecisionStore(None))
+    assert again.queue(View("sea", "doubtful")).order[0] == unlikely
+
+
+def test_least_certain_are_nearest_to_one_half(session):
+    queue = session.queue(View("dog", "uncertain"))
+    distance = np.abs(session.chances(1).missing[queue.order] - 0.5)
+    assert (np.diff(distance) >= 0).all()
+
+
+def test_filters_narrow_a_queue_and_say_out_of_how_many(session):
+    everything = session.queue(View("dog", lowest=0.0))
+    named = session.queue(View("dog", lowest=0.0, text="003"))
+    assert 0 < len(named.order) < len(everything.order)
+    assert named.out_of == everything.out_of
+    together = session.queue(View("dog", lowest=0.0, together_with="cat"))
+    assert (session.labels[together.order, 0] == PRESENT).all()
+    decide(session, everything.order[:2], PRESENT, reviewer="bob")
+    decide(session, everything.order[2], ABSENT)
+    assert set(session.queue(View("dog", status="decided")).order) == set(everything.order[:3])
+    assert set(session.queue(View("dog", status="present")).order) == set(everything.order[:2])
+    assert set(session.queue(View("dog", status="decided", reviewer="bob")).order) == set(everything.order[:2])
+    assert not len(session.queue(View("dog", status="unsure")))
+
+
+def test_unreadable_images_are_in_no_queue(open_session):
+    readable = np.ones(400, dtype=bool)
+    readable[::3] = False
+    session = open_session(readable=readable)
+    for name in ("missing", "doubtful", "random", "uncertain"):
+        queue = session.queue(View("dog", name, lowest=0.0))
+        assert len(queue)
+        assert readable[queue.order].all()
+
+
+def test_what_is_unknown_is_named(session):
+    with pytest.raises(UserError, match="did you mean 'dog'"):
+        session.queue(View("dogs"))
+    with pytest.raises(UserError, match="no image 400"):
+        decide(session, 400, PRESENT)
+    with pytest.raises(UserError, match="not 2"):
+        decide(session, 4, 2)
+
+
+def test_a_live_queue_keeps_what_was_seen_in_its_place(session):
+    live = LiveQueue(session, View("dog"))
+    seen = live.queue.order[:6].copy()
+    decide(session, [seen[1], seen[4]], PRESENT)
+    decide(session, live.queue.order[20], ABSENT)
+    queue = live.follow(seen=6)
+    np.testing.assert_array_equal(queue.order[:6], seen)
+    fresh = [row for row in session.queue(View("dog")).order if row not in set(seen)]
+    np.testing.assert_array_equal(queue.order[6:], fresh)
+
+
+# --- bursts ---
+
+
+@pytest.fixture
+def bursts() -> ReviewSession:
+    """With copies of images 3 and 8 that differ by a little noise."""
+    annotations, features = made_data()
+    rng = np.random.default_rng(1)
+    for original, copy in ((3, 50), (3, 51), (8, 90)):
+        noise = 0.002 * torch.from_numpy(rng.normal(size=features.shape[1])).float()
+        features[copy] = torch.nn.functional.normalize(features[original] + noise, dim=0)
+        annotations.labels[[original, copy]] = UNKNOWN
+    return ReviewSession(annotations, features, DecisionStore(None))
+
+
+def test_nearly_identical_images_are_one_stack(bursts):
+    queue = bursts.queue(View("dog", lowest=0.0))
+    stacks = {frozenset(queue.rows(number).tolist()) for number in range(len(queue)) if len(queue.rows(number)) > 1}
+    assert stacks == {frozenset({3, 50, 51}), frozenset({8, 90})}
+    apart = bursts.queue(View("dog", lowest=0.0, stacks=False))
+    assert len(apart) == len(apart.order) == len(queue.order)
+
+
+def test_stacks_stand_where_their_first_image_does(bursts):
+    queue = bursts.queue(View("dog", lowest=0.0))
+    chances = bursts.chances(1).missing
+    best = [chances[queue.rows(number)].max() for number in range(len(queue))]
+    assert (np.diff(best) <= 0).all()
+    assert sorted(queue.order) == sorted(bursts.queue(View("dog", lowest=0.0, stacks=False)).order)
+
+
+# --- the random sample ---
+
+
+def test_the_random_sample_is_of_the_first_suggestions_and_stays_the_same(open_session):
+    session = open_session()
+    suggested = set(session.queue(View("dog")).order.tolist())
+    sample = session.queue(View("dog", "random", stacks=False)).order
+    assert set(sample.tolist()) == suggested
+    decide(session, sample[:10], PRESENT)
+    decide(session, sample[10], ABSENT)
+    np.testing.assert_array_equal(session.queue(View("dog", "random", stacks=False)).order, sample[11:])
+    np.testing.assert_array_equal(open_session().queue(View("dog", "random", stacks=False)).order, sample[11:])
+
+
+def test_the_estimate_counts_answers_up_to_the_first_open_one(session):
+    sample = session.queue(View("dog", "random", stacks=False)).order
+    decide(session, sample[:6], PRESENT)
+    decide(session, sample[6:8], ABSENT)
+    decide(session, sample[8], UNKNOWN)
+    decide(session, sample[10:20], PRESENT)  # picked, with one left open before
+    estimate = session.estimate("dog")
+    assert (estimate.right, estimate.seen, estimate.unsure) == (6, 8, 1)
+    assert estimate.population == len(sample)
+    decide(session, sample[9], PRESENT)
+    assert session.estimate("dog").seen == 19
+
+
+# --- one image ---
+
+
+def test_the_tags_of_an_image_are_known_suggested_or_others(session):
+    row = int(session.queue(View("dog")).order[0])
+    dog = next(tag for tag in session.tags(row) if tag.category == "dog")
+    assert dog.suggested
+    assert dog.probability == pytest.approx(session.chances(1).missing[row], abs=1e-5)
+    decide(session, row, ABSENT)
+    dog = next(tag for tag in session.tags(row) if tag.category == "dog")
+    assert not dog.suggested
+    assert dog.label == ABSENT
+    assert dog.decision.reviewer == "ann"
+
+
+def test_evidence_is_the_nearest_known_positives(session):
+    row = int(session.queue(View("dog")).order[0])
+    near = session.nearest_positives(row, "dog")
+    known = np.flatnonzero(session.given[:, 1] == PRESENT)
+    cosine = (session.features[known] @ session.features[row]).numpy()
+    assert [other for other, _ in near] == known[np.argsort(-cosine)[:3]].tolist()
+    assert near[0][1] == pytest.approx(cosine.max(), abs=1e-6)
