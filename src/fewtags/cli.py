@@ -288,6 +288,30 @@ def export(
 
 
 @app.command()
+def review(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run of any method.")],
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port (default: the first free one from 8321 on).")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; another than the default is open to others.")
+    ] = "127.0.0.1",
+    reviewer: Annotated[str | None, typer.Option(help="Name kept with every decision (default: your login).")] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, decide nothing.")] = False,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Decide about the tags a model finds, on a page in the browser that learns with every answer (extra: serve).
+
+    Prints the page's address, which has a token in it, and serves it until Ctrl-C. Decisions are kept in
+    RUN/review/decisions.sqlite, where `fewtags apply RUN` finds them.
+    """
+    from fewtags.commands.review import review as serve_review
+
+    serve_review(run, host=host, port=port, reviewer=reviewer, read_only=read_only, browser=not no_browser, quiet=quiet)
+
+
+@app.command()
 def bench(
     grid: Annotated[Path, typer.Argument(help="YAML file with datasets, methods, proportions and seeds.")],
     settings: Annotated[list[str] | None, typer.Argument(help="Settings of every run, as group.name=value.")] = None,

@@ -76,17 +76,31 @@ def predict_files(
 
 
 @torch.inference_mode()
-def pooled_features(saved: SavedModel, files: Sequence[Path], *, device: str = "auto") -> torch.Tensor:
-    """[N, D] the average over each image's feature map."""
+def pooled_features(
+    saved: SavedModel,
+    files: Sequence[Path],
+    *,
+    device: str = "auto",
+    unreadable: dict[int, str] | None = None,
+    on_step: Callable[[], None] = lambda: None,
+) -> torch.Tensor:
+    """[N, D] the average over each image's feature map.
+
+    An image that cannot be read is an error, or, where `unreadable` is given, a row of zeros and an entry there.
+    """
     where = choose_device(device)
     model = saved.classifier.to(where).eval()
-    features = []
+    features = torch.zeros(len(files), model.neck.num_channels)
     for loaded in file_batches(saved, files):
-        for problem in loaded.broken.values():
-            raise UserError(f"{problem} Take it out.")
-        assert loaded.batch is not None
-        features.append(model.feature_map(loaded.batch.images.to(where)).float().mean((2, 3)).cpu())
-    return torch.cat(features)
+        for row, problem in loaded.broken.items():
+            if unreadable is None:
+                raise UserError(f"{problem} Take it out.")
+            unreadable[row] = problem
+        if loaded.batch is not None:
+            pooled = model.feature_map(loaded.batch.images.to(where)).float().mean((2, 3))
+            features[loaded.batch.index] = pooled.cpu()
+        on_step()
+    return features
 
 
 def file_batches(

@@ -1,0 +1,93 @@
+"""`fewtags review`: serve the review page of a run until Ctrl-C."""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+import socket
+import sys
+import webbrowser
+from importlib.util import find_spec
+from pathlib import Path
+
+from fewtags.errors import MissingExtra, UserError
+
+FIRST_PORT = 8321  # then the next one that is free
+
+
+def review(
+    run: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    reviewer: str | None = None,
+    read_only: bool = False,
+    browser: bool = True,
+    quiet: bool = False,
+) -> None:
+    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
+        raise MissingExtra("The review page", "serve")
+    import uvicorn
+
+    from fewtags.review.guard import Address
+    from fewtags.review.opening import open_review
+    from fewtags.review.server import make_app
+
+    listening = listen(host, port)
+    address = Address(host, listening.getsockname()[1])
+    opened = open_review(run, reviewer=reviewer or user_name(), read_only=read_only, quiet=quiet)
+    token = secrets.token_urlsafe(24)
+    app = make_app(
+        opened.session,
+        opened.pictures,
+        opened.heat_maps,
+        about=opened.about,
+        address=address,
+        token=token,
+        read_only=read_only,
+    )
+    if not address.loopback:
+        can = "see the images" if read_only else "see the images and decide"
+        print(
+            f"fewtags: Warning: {host} can be reached from other machines, and whoever has this address can {can}. "
+            "Nothing is encrypted.",
+            file=sys.stderr,
+        )
+    link = f"{address.origin}/?token={token}"
+    opened.pictures.start()
+    listening.listen(128)
+    print(link, flush=True)
+    if not quiet:
+        print("Ctrl-C ends it; every decision is saved when it is made.", file=sys.stderr)
+    if browser:
+        webbrowser.open(link)
+    config = uvicorn.Config(app, log_level="warning", lifespan="off", server_header=False, timeout_graceful_shutdown=3)
+    uvicorn.Server(config).run(sockets=[listening])
+    opened.pictures.stop()
+    opened.session.store.close()
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """A bound socket: at `port`, or at the first free one from FIRST_PORT on."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    last_error: OSError | None = None
+    for candidate in [port] if port is not None else [*range(FIRST_PORT, FIRST_PORT + 20), 0]:
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((host, candidate))
+        except OSError as error:
+            listening.close()
+            last_error = error
+        else:
+            return listening
+    assert last_error is not None
+    where = host if port is None else f"{host}, port {port},"
+    raise UserError(f"{where} cannot be listened at: {last_error.strerror}.") from last_error
+
+
+def user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may have no name for its user
+        return ""

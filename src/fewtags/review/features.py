@@ -1,0 +1,64 @@
+"""The pooled features of a run's training images, computed once and kept in the run's folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewtags.atomic import atomic_write, write_json
+from fewtags.data.annotations import Annotations
+from fewtags.engine.prediction import pooled_features
+from fewtags.models.discriminant import unit_length
+from fewtags.models.saved import SavedModel
+from fewtags.progress import progress_bar
+
+BATCH = 32  # images at a time; each is a step of the progress bar
+
+
+def unit_features(
+    saved: SavedModel, annotations: Annotations, folder: Path, *, quiet: bool = False
+) -> tuple[Tensor, dict[int, str]]:
+    """[N, D] unit-length features, zeros for images that cannot be read, and what is wrong with those, by row.
+
+    They are kept in `folder`, and computed anew when an image file or the model is another one.
+    """
+    numbers, about = folder / "features.npy", folder / "features.json"
+    key = _key(saved, annotations)
+    if about.is_file() and numbers.is_file():
+        kept = json.loads(about.read_text(encoding="utf-8"))
+        if kept.get("key") == key:
+            return torch.from_numpy(np.load(numbers)), {int(row): reason for row, reason in kept["unreadable"].items()}
+    unreadable: dict[int, str] = {}
+    files = [annotations.path(row) for row in range(len(annotations))]
+    with progress_bar("Looking at the images", -(-len(files) // BATCH), quiet=quiet) as bar:
+        features = unit_length(pooled_features(saved, files, unreadable=unreadable, on_step=bar.step))
+    folder.mkdir(parents=True, exist_ok=True)
+    about.unlink(missing_ok=True)
+    with atomic_write(numbers) as beside, beside.open("wb") as out:
+        np.save(out, features.numpy())
+    write_json(about, {"key": key, "unreadable": unreadable})
+    return features, unreadable
+
+
+def _key(saved: SavedModel, annotations: Annotations) -> str:
+    """Of everything the features depend on. A file is another one when its size or time of change is."""
+    digest = hashlib.sha256(json.dumps(saved.input.model_dump(mode="json"), sort_keys=True).encode())
+    for name, tensor in saved.classifier.state_dict().items():
+        if not name.startswith("head."):
+            digest.update(name.encode())
+            digest.update(tensor.contiguous().cpu().numpy().tobytes())
+    for row in range(len(annotations)):
+        path = annotations.path(row)
+        digest.update(str(path).encode())
+        try:
+            state = os.stat(path)
+            digest.update(f"{state.st_mtime_ns} {state.st_size}".encode())
+        except OSError:
+            digest.update(b"missing")
+    return digest.hexdigest()[:24]

@@ -1,0 +1,51 @@
+"""From a run's folder to a review: its images and labels, their features, the model, the decisions made so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fewtags.data.prepare import prepare_data
+from fewtags.engine.feature_cache import cache_root
+from fewtags.engine.record import load_run_config
+from fewtags.models.saved import load_model
+from fewtags.review.features import unit_features
+from fewtags.review.heat_maps import HeatMaps
+from fewtags.review.pictures import Pictures
+from fewtags.review.session import ReviewSession
+from fewtags.review.store import DecisionStore, decisions_file
+
+
+@dataclass(frozen=True)
+class Review:
+    session: ReviewSession
+    pictures: Pictures
+    heat_maps: HeatMaps
+    about: dict[str, Any]  # for people: the run, its method, who reviews
+
+
+def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet: bool = False) -> Review:
+    """Works for a run of any method. The features are computed the first time, which takes a while."""
+    config, saved = load_run_config(run), load_model(run)
+    annotations = prepare_data(config.data, config.seed).train
+    features, unreadable = unit_features(saved, annotations, run / "review", quiet=quiet)
+    readable = np.ones(len(annotations), dtype=bool)
+    readable[list(unreadable)] = False
+    file = decisions_file(run)
+    store = DecisionStore(file if file.is_file() or not read_only else None, read_only=read_only)
+    pictures = Pictures(annotations, cache_root(config.cache).parent / "thumbnails")
+    name = run.resolve().name
+    session = ReviewSession(
+        annotations,
+        features,
+        store,
+        run=name,
+        reviewer=reviewer,
+        readable=readable,
+        content_hash=pictures.content_hash,
+    )
+    about = {"run": name, "folder": str(run), "method": config.method_name, "reviewer": reviewer}
+    return Review(session, pictures, HeatMaps(saved, session, pictures), about)

@@ -1,0 +1,481 @@
+// The review page: puts its parts together.
+
+import { api } from "./api.js";
+import { ANSWERS, announce, byId, clearNotice, h, notice, openDialog, plural, toast } from "./dom.js";
+import { Decisions } from "./decisions.js";
+import { openBulk, openSettings, openStack } from "./dialogs.js";
+import { Evidence } from "./evidence.js";
+import { Grid } from "./grid.js";
+import { ImageMode } from "./image-mode.js";
+import { isTyping, Keys } from "./keys.js";
+import { Place } from "./place.js";
+import { Queue } from "./queue.js";
+import { TagList } from "./tag-list.js";
+import { Toolbar } from "./toolbar.js";
+
+const QUEUES = [
+  ["missing", "Suggested missing", "Tags that nobody gave and the model believes in, most certain first"],
+  ["doubtful", "Doubtful given", "Tags that were given and that the model would not give, judged without the image itself"],
+  ["random", "Random sample", "Suggestions in random order: an honest estimate of how many are right"],
+  ["uncertain", "Least certain", "Where the model learns most from an answer"],
+];
+const WORDS = {
+  doubtful: { 1: "Right: keep it", [-1]: "Wrong: remove it", 0: "Unsure" },
+  other: { 1: "Yes", [-1]: "No", 0: "Unsure" },
+};
+const POLL_EVERY = 4000; // milliseconds
+
+const settings = {
+  usual: { theme: "auto", "move-on": "0", "hide-chances": "0", panel: "1" },
+  get: (name) => localStorage.getItem(name) ?? settings.usual[name],
+  set(name, value) {
+    localStorage.setItem(name, value);
+    settings.apply();
+  },
+  apply() {
+    const theme = settings.get("theme");
+    if (theme === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = theme;
+    document.body.classList.toggle("hide-chances", settings.get("hide-chances") === "1");
+  },
+};
+
+class App {
+  constructor(session) {
+    this.session = session;
+    this.place = new Place();
+    this.keys = new Keys();
+    this.decisions = new Decisions(session);
+    this.tagList = new TagList(session.tags, this.place);
+    const options = { heatMaps: session.heat_maps, readOnly: session.read_only };
+    this.grid = new Grid(this.decisions);
+    this.evidence = new Evidence(byId("evidence"), this.decisions, options);
+    this.imageMode = new ImageMode(this.decisions, options);
+    this.toolbar = new Toolbar(this.place, session.tags, session.read_only);
+    this.tagMode = h("div", { class: "tag-mode" }, this.toolbar.element, this.grid.element);
+    this.empty = h("div", { class: "nothing", hidden: true });
+    this.tagMode.append(this.empty);
+    if (!this.place.get("tag")) this.place.set({ tag: this.tagList.names()[0] }, { quiet: true });
+    this.drawHead();
+    this.listen();
+    document.body.classList.toggle("read-only", session.read_only);
+    this.openPanel(innerWidth > 1100 && settings.get("panel") === "1");
+  }
+
+  // --- parts of the page ---
+
+  drawHead() {
+    const { session, place } = this;
+    byId("run").replaceChildren(h("strong", {}, "fewtags"), h("span", { class: "quiet", title: session.folder }, ` ${session.run}`));
+    const modes = [["tag", "Tag"], ["image", "Image"]];
+    byId("modes").replaceChildren(...modes.map(([value, text]) => h("button", { "data-mode": value, onclick: () => this.setMode(value) }, text)));
+    const go = (queue) => place.set({ queue, lowest: "", highest: "" }, { step: true });
+    byId("queues").replaceChildren(
+      ...QUEUES.map(([value, text, title]) => h("button", { "data-queue": value, title, onclick: () => go(value) }, text)),
+    );
+    byId("undo").hidden = session.read_only;
+    if (session.read_only) byId("saved").textContent = "Read-only";
+    if (session.unreadable) toast(`${plural(session.unreadable, "image")} cannot be read and will not be shown.`);
+  }
+
+  /** Pressed buttons, title, what is counted as saved. */
+  mark() {
+    for (const button of byId("modes").children) button.setAttribute("aria-pressed", button.dataset.mode === this.place.get("mode"));
+    for (const button of byId("queues").children) button.setAttribute("aria-pressed", button.dataset.queue === this.place.get("queue"));
+    document.title = `${this.place.get("tag")} · ${this.session.run} · fewtags review`;
+    if (this.session.read_only) return;
+    const { saving, written } = this.decisions;
+    byId("saved").textContent = saving.size ? `Saving ${saving.size}…` : written ? `✓ ${written.toLocaleString("en")} saved` : "Everything saved";
+    byId("undo").disabled = !this.decisions.canUndo;
+  }
+
+  listen() {
+    this.place.addEventListener("change", () => this.show());
+    this.tagList.addEventListener("choose", ({ detail }) => this.chooseTag(detail));
+    this.tagList.addEventListener("leave", () => this.focusWork());
+    this.grid.addEventListener("focused", () => this.showEvidence());
+    this.grid.addEventListener("selection", () => this.toolbar.showSelection(this.grid.selected.size));
+    this.grid.addEventListener("answer", ({ detail }) => this.answerPlace(detail.place, detail.label));
+    this.grid.addEventListener("expand", ({ detail }) => this.expand(detail.place));
+    this.grid.addEventListener("open", ({ detail }) => this.openImage(detail.place));
+    this.evidence.addEventListener("answer", ({ detail }) => this.answer(detail.label));
+    this.imageMode.addEventListener("answer", ({ detail }) => this.decide([detail]));
+    this.toolbar.addEventListener("screenYes", () => this.answerScreen(1));
+    this.toolbar.addEventListener("screenNo", () => this.answerScreen(-1));
+    this.toolbar.addEventListener("bulk", () => this.bulk());
+    this.decisions.addEventListener("change", ({ detail }) => this.onChange(detail.tags));
+    this.decisions.addEventListener("failed", ({ detail }) => this.onFailed(detail));
+    this.decisions.addEventListener("news", ({ detail }) => this.onNews(detail.labels));
+    byId("undo").addEventListener("click", () => this.undo());
+    byId("help").addEventListener("click", () => this.help());
+    byId("settings").addEventListener("click", () => openSettings(settings));
+    byId("open-tags").addEventListener("click", () => this.openTags());
+    document.addEventListener("keydown", (event) => this.onKey(event));
+    setInterval(() => this.decisions.poll(), POLL_EVERY);
+    addEventListener("focus", () => this.decisions.poll());
+    document.addEventListener("visibilitychange", () => this.decisions.poll());
+  }
+
+  // --- where we are ---
+
+  async show() {
+    this.openTags(false);
+    this.toolbar.update();
+    this.tagList.draw();
+    this.mark();
+    const wanted = JSON.stringify(this.place.view());
+    if (wanted !== this.shownView) {
+      this.shownView = wanted;
+      await this.openQueue();
+    }
+    const image = this.place.get("mode") === "image";
+    document.body.classList.toggle("image", image);
+    byId("work").replaceChildren(image ? this.imageMode.element : this.tagMode);
+    if (image) await this.showImage();
+    else {
+      this.grid.draw(true);
+      this.showEvidence();
+    }
+  }
+
+  async openQueue() {
+    const queue = new Queue(this.decisions, this.place.get("tag"));
+    queue.addEventListener("about", () => queue === this.queue && this.onAbout());
+    queue.addEventListener("failed", ({ detail }) => this.onFailed({ error: detail.error, others: [] }));
+    try {
+      await queue.open(this.place.view());
+      await queue.want(0, 60);
+    } catch (error) {
+      this.shownView = null;
+      return this.onFailed({ error, others: [], again: () => this.show() });
+    }
+    this.queue = queue;
+    this.grid.show(queue);
+    this.toolbar.showSelection(0);
+    this.onAbout();
+  }
+
+  /** The server told something new about the queue. */
+  onAbout() {
+    this.toolbar.show(this.queue.about, this.queue.tag);
+    this.tagList.update(this.queue.about.summary);
+    this.grid.draw();
+    const nothing = this.queue.length === 0;
+    this.empty.hidden = !nothing;
+    this.grid.element.hidden = nothing;
+    if (!nothing) return;
+    const filtered = this.place.filtered;
+    const text = filtered ? "Nothing is left under these filters." : "Nothing is left in this queue.";
+    const clear = h("button", { onclick: () => this.place.set(this.place.withoutFilters()) }, "No filters");
+    this.empty.replaceChildren(h("p", {}, text), filtered ? clear : h("button", { onclick: () => this.nextTag() }, "Next tag (n)"));
+    this.evidence.clear("");
+  }
+
+  chooseTag(tag) {
+    this.place.set({ tag, image: "" }, { step: true });
+    this.focusWork();
+  }
+
+  nextTag() {
+    const names = this.tagList.names();
+    const next = names[(names.indexOf(this.place.get("tag")) + 1) % names.length];
+    if (next) this.chooseTag(next);
+  }
+
+  setMode(mode) {
+    if (mode === this.place.get("mode")) return;
+    if (mode === "image") this.openImage(this.grid.focused);
+    else this.place.set({ mode: "tag", image: "" }, { step: true });
+    this.focusWork();
+  }
+
+  openImage(place) {
+    const stack = this.queue.stacks.get(place);
+    if (!stack) return;
+    this.grid.focused = place;
+    this.place.set({ mode: "image", image: String(stack.images[0].image) }, { step: this.place.get("mode") === "tag" });
+  }
+
+  async showImage() {
+    let image = Number(this.place.get("image"));
+    if (this.place.get("image") === "") {
+      const stack = this.queue?.stacks.get(this.grid.focused);
+      if (!stack) return byId("work").replaceChildren(h("div", { class: "nothing" }, h("p", {}, "Nothing is left in this queue.")));
+      image = stack.images[0].image;
+      this.place.set({ image: String(image) }, { quiet: true });
+    }
+    const next = this.queue?.stacks.get(this.grid.focused + 1)?.images[0].image ?? null;
+    const position = this.queue?.length ? `${this.grid.focused + 1} of ${this.queue.length} for “${this.place.get("tag")}”` : "";
+    byId("evidence").replaceChildren(this.imageMode.panel);
+    this.openPanel(true);
+    try {
+      await this.imageMode.show(image, { tag: this.place.get("tag"), position, next });
+      this.imageMode.focusCurrent();
+    } catch (error) {
+      this.onFailed({ error, others: [] });
+    }
+  }
+
+  async moveImage(step) {
+    const place = this.grid.focused + step;
+    if (!this.queue || place < 0 || place >= this.queue.length) return;
+    this.queue.seen = Math.max(this.queue.seen, place + 1);
+    await this.queue.want(place, place + 20);
+    this.openImage(place);
+  }
+
+  showEvidence() {
+    if (this.place.get("mode") !== "tag") return;
+    const stack = this.queue?.stacks.get(this.grid.focused);
+    if (!stack) return;
+    if (stack !== this.evidence.stack) this.evidence.show(stack, this.queue.tag, WORDS[this.place.get("queue")] ?? WORDS.other);
+  }
+
+  focusWork() {
+    if (this.place.get("mode") === "image") this.imageMode.focusCurrent();
+    else (this.grid.tiles.get(this.grid.focused) ?? byId("work")).focus({ preventScroll: true });
+  }
+
+  // --- answers ---
+
+  answer(label) {
+    if (this.place.get("mode") === "image") return this.imageMode.answer(label);
+    const stacks = this.grid.targets();
+    return this.answerStacks(stacks, label);
+  }
+
+  answerPlace(place, label) {
+    const inSelection = this.grid.selected.has(place);
+    this.grid.focusIn(place);
+    return inSelection ? this.answer(label) : this.answerStacks([this.queue.stacks.get(place)], label);
+  }
+
+  answerStacks(stacks, label) {
+    const { tag } = this.queue;
+    return this.decide(stacks.flatMap((stack) => stack.images.map(({ image }) => ({ image, tag, label }))));
+  }
+
+  answerScreen(label) {
+    const stacks = this.grid.visiblePlaces().map((place) => this.queue.stacks.get(place)).filter(Boolean);
+    const { tag } = this.queue;
+    const answers = stacks.flatMap((stack) => stack.images.map(({ image }) => ({ image, tag, label })));
+    return this.decide(answers.filter(({ image }) => !this.decisions.of(tag, image)?.decided));
+  }
+
+  async decide(answers, queue = this.place.get("queue")) {
+    if (this.session.read_only || !answers.length) return;
+    const written = await this.decisions.decide(answers, queue);
+    if (!written) return;
+    const [{ label, tag }] = answers;
+    announce(`${ANSWERS[label].word} for ${tag}, ${plural(answers.length, "image")}, saved.`);
+    if (answers.length > 1) {
+      toast(`${ANSWERS[label].sign} ${ANSWERS[label].word} for “${tag}”: ${plural(answers.length, "image")}`, {
+        action: "Undo",
+        onAction: () => this.undo(),
+      });
+    }
+    this.grid.selectPlaces([]);
+    if (settings.get("move-on") === "1") this.moveOn();
+  }
+
+  /** To the next stack that nobody decided about. */
+  moveOn() {
+    if (this.place.get("mode") !== "tag") return;
+    for (let place = this.grid.focused + 1; place < this.queue.length; place++) {
+      const stack = this.queue.stacks.get(place);
+      if (!stack || !this.decisions.of(this.queue.tag, stack.images[0].image)?.decided) return this.grid.go(place);
+    }
+  }
+
+  async undo() {
+    if (this.session.read_only) return;
+    const labels = await this.decisions.undo();
+    if (!labels.length) return this.decisions.canUndo || toast("Nothing is left to undo.");
+    const tags = [...new Set(labels.map((label) => label.tag))].join(", ");
+    toast(`↶ Undone: ${tags}, ${plural(labels.length, "image")}`);
+    announce(`Undone for ${tags}, ${plural(labels.length, "image")}.`);
+  }
+
+  bulk() {
+    const accept = (answers) => {
+      const { tag } = this.place.values;
+      for (const { image, version } of answers) {
+        if (!this.decisions.of(tag, image)) this.decisions.put(tag, { image, version, label: 0, decided: false });
+      }
+      return this.decide(answers.map(({ image }) => ({ image, tag, label: 1 })), "bulk");
+    };
+    openBulk(this.place.view(), { accept });
+  }
+
+  expand(place) {
+    const stack = this.queue?.stacks.get(place);
+    if (!stack) return;
+    const { tag } = this.queue;
+    this.openedStack = openStack(stack, tag, this.decisions, {
+      readOnly: this.session.read_only,
+      keys: this.keys,
+      answer: (images, label) => this.decide(images.map((image) => ({ image, tag, label }))),
+      onclose: () => (this.openedStack = null),
+    });
+  }
+
+  // --- what comes back ---
+
+  onChange(tags) {
+    this.mark();
+    this.grid.markAll();
+    this.openedStack?.redraw();
+    if (this.place.get("mode") === "image" && this.imageMode.found) this.imageMode.drawGroups();
+    if (this.queue && tags.has(this.queue.tag) && !this.decisions.saving.size) this.refreshSoon();
+    for (const tag of tags) if (tag !== this.queue?.tag) this.refreshTag();
+  }
+
+  /** Rank anew once, when several decisions came in a row. */
+  refreshSoon() {
+    if (this.refreshing) {
+      this.refreshAgain = true;
+      return;
+    }
+    this.refreshing = this.queue.refresh().finally(() => {
+      this.refreshing = null;
+      if (this.refreshAgain) {
+        this.refreshAgain = false;
+        this.refreshSoon();
+      }
+    });
+  }
+
+  /** Counts of other tags changed: image mode decides about any. */
+  refreshTag() {
+    clearTimeout(this.tagTimer);
+    this.tagTimer = setTimeout(async () => {
+      const session = await api.session().catch(() => null);
+      for (const tag of session?.tags ?? []) this.tagList.update(tag);
+    }, 300);
+  }
+
+  onFailed({ error, again, others }) {
+    if (error.status === 409) {
+      const [other] = others;
+      const what = other.decided ? `${ANSWERS[other.label].word}, by ${other.reviewer || "somebody"}` : "undone";
+      const more = others.length > 1 ? ` and ${others.length - 1} more` : "";
+      notice(
+        `Not written: “${other.tag}” of ${other.name}${more} was changed in another window (now: ${what}). Look again.`,
+        again ? [["Write mine anyway", again]] : [],
+      );
+    } else if (error.status === 401) {
+      notice("The server was started anew. Open the address that it printed; everything that was saved is there.");
+    } else if (error.status === 0) {
+      const lost = again ? " Your last decision was not written." : "";
+      this.serverGone = true;
+      notice(error.message + lost, [["Try again", again ?? (() => this.decisions.poll())]]);
+    } else notice(error.message, again ? [["Try again", again]] : []);
+    announce(byId("notice").textContent);
+  }
+
+  onNews(labels) {
+    if (this.serverGone) clearNotice();
+    this.serverGone = false;
+    const who = [...new Set(labels.map((label) => label.reviewer || "Somebody"))].join(", ");
+    toast(`${who} changed ${plural(labels.length, "label")} in another window.`);
+    this.refreshTag();
+  }
+
+  // --- keys ---
+
+  onKey(event) {
+    if (isTyping(event)) return;
+    const image = this.place.get("mode") === "image";
+    const handled = this.onMoveKey(event, image) || this.onAnswerKey(event, image) || this.onOtherKey(event, image);
+    if (handled) event.preventDefault();
+  }
+
+  onMoveKey(event, image) {
+    const arrows = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    if (arrows && image) {
+      if (arrows[1]) this.moveImage(arrows[1]);
+      else this.imageMode.moveTag(arrows[0]);
+    } else if (arrows) this.grid.move(...arrows, event.shiftKey);
+    else if (image) return false;
+    else if (event.key === "Home") this.grid.go(0, event.shiftKey);
+    else if (event.key === "End") this.grid.go(this.queue.length - 1, event.shiftKey);
+    else if (event.key === "PageDown") this.grid.page(1, event.shiftKey);
+    else if (event.key === "PageUp") this.grid.page(-1, event.shiftKey);
+    else if (event.key === "Escape") this.grid.selectPlaces([]);
+    else if (event.key.toLowerCase() === "a" && (event.ctrlKey || event.metaKey)) this.grid.selectPlaces(this.grid.visiblePlaces());
+    else return false;
+    return true;
+  }
+
+  onAnswerKey(event, image) {
+    const onButton = event.target.matches("button, a, summary");
+    const label = { yes: 1, no: -1, unsure: 0 }[this.keys.action(event)];
+    const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
+    if (label !== undefined) this.answer(label);
+    else if (event.key === " " && !onButton) this.answer(0);
+    else if (event.key === "Enter" && !onButton) this.answer(1);
+    else if (image && plain && /^[1-9]$/.test(event.key)) this.imageMode.toggleSuggestion(Number(event.key));
+    else return false;
+    return true;
+  }
+
+  onOtherKey(event, image) {
+    const undo = event.key.toLowerCase() === "z" && (event.ctrlKey || event.metaKey);
+    const acts = {
+      undo: () => this.undo(),
+      screenYes: () => image || this.answerScreen(1),
+      screenNo: () => image || this.answerScreen(-1),
+      mode: () => this.setMode(image ? "tag" : "image"),
+      expand: () => image || this.expand(this.grid.focused),
+      heat: () => (image ? this.imageMode.toggleHeat() : this.evidence.toggleHeat()),
+      panel: () => this.togglePanel(),
+      rerank: () => this.rerank(),
+      nextTag: () => this.nextTag(),
+      smaller: () => this.grid.resize(-1),
+      larger: () => this.grid.resize(1),
+      search: () => (this.openTags(true), byId("tag-search").focus()),
+      help: () => this.help(),
+    };
+    const act = acts[undo ? "undo" : this.keys.action(event)];
+    if (act) act();
+    return Boolean(act);
+  }
+
+  async rerank() {
+    await this.openQueue();
+    this.focusWork();
+    announce("Sorted anew.");
+  }
+
+  help() {
+    openDialog("Keys", this.keys.list(), { wide: true });
+  }
+
+  // --- panels ---
+
+  openTags(open = !document.body.classList.contains("tags-open")) {
+    document.body.classList.toggle("tags-open", open);
+    byId("open-tags").setAttribute("aria-expanded", String(open));
+  }
+
+  togglePanel() {
+    const open = document.body.classList.contains("no-panel");
+    settings.set("panel", open ? "1" : "0");
+    this.openPanel(open);
+  }
+
+  openPanel(open) {
+    document.body.classList.toggle("no-panel", !open);
+  }
+}
+
+settings.apply();
+try {
+  const app = new App(await api.session());
+  await app.show();
+  app.focusWork();
+  document.body.classList.add("ready");
+} catch (error) {
+  notice(error.message);
+  throw error;
+}

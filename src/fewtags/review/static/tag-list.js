@@ -1,0 +1,116 @@
+// The list of tags: how many are expected to be missing, how many suggestions are left, how many were decided.
+
+import { byId, h } from "./dom.js";
+
+export class TagList extends EventTarget {
+  constructor(tags, place) {
+    super();
+    this.tags = new Map(tags.map((tag) => [tag.name, tag]));
+    this.place = place;
+    this.list = byId("tag-list");
+    this.search = byId("tag-search");
+    this.sort = byId("tag-sort");
+    this.sort.value = localStorage.getItem("tag-sort") ?? "expected";
+    this.search.addEventListener("input", () => this.draw());
+    this.search.addEventListener("keydown", (event) => this.onSearchKey(event));
+    this.sort.addEventListener("change", () => {
+      localStorage.setItem("tag-sort", this.sort.value);
+      this.order = null;
+      this.draw();
+    });
+    this.list.addEventListener("keydown", (event) => this.onListKey(event));
+  }
+
+  update(summary) {
+    this.tags.set(summary.name, summary);
+    const item = this.list.querySelector(`[data-tag="${CSS.escape(summary.name)}"]`);
+    if (item) item.replaceChildren(...this.content(summary));
+  }
+
+  /** Names in the order of the list. It stays as it is while counts change, so that nothing jumps. */
+  names() {
+    const by = {
+      expected: (a, b) => b.expected - a.expected,
+      left: (a, b) => b.left - a.left,
+      known: (a, b) => a.known - b.known,
+      name: () => 0,
+    }[this.sort.value];
+    const compare = new Intl.Collator("en", { numeric: true }).compare;
+    this.order ??= [...this.tags.values()].sort((a, b) => by(a, b) || compare(a.name, b.name)).map((tag) => tag.name);
+    const text = this.search.value.trim().toLowerCase();
+    return this.order.filter((name) => name.toLowerCase().includes(text));
+  }
+
+  draw() {
+    const current = this.place.get("tag");
+    const names = this.names();
+    this.list.replaceChildren(
+      ...names.map((name) =>
+        h(
+          "li",
+          {},
+          h(
+            "button",
+            {
+              class: "tag",
+              "data-tag": name,
+              "aria-current": name === current ? "true" : null,
+              tabindex: name === current || (!names.includes(current) && name === names[0]) ? "0" : "-1",
+              onclick: () => this.choose(name),
+            },
+            ...this.content(this.tags.get(name)),
+          ),
+        ),
+      ),
+    );
+    if (!names.length) this.list.append(h("li", { class: "nothing" }, "No tag has this in its name."));
+    this.list.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
+  }
+
+  content(tag) {
+    const decided = tag.present + tag.absent + tag.unsure;
+    const share = decided + tag.left ? decided / (decided + tag.left) : 0;
+    const bar = h("span", { class: "done", "aria-hidden": "true" }, h("i"));
+    bar.firstChild.style.width = `${100 * share}%`;
+    const expected = tag.expected >= 10 ? Math.round(tag.expected) : tag.expected.toFixed(1);
+    return [
+      h("span", { class: "tag-name" }, tag.name),
+      h("span", { class: "tag-missing", title: "tags expected to be missing still" }, `≈ ${expected} missing`),
+      h(
+        "span",
+        { class: "tag-counts", title: `${tag.known} known; decided: ${tag.present} yes, ${tag.absent} no, ${tag.unsure} unsure` },
+        `${tag.left} left · ${decided} decided`,
+      ),
+      bar,
+    ];
+  }
+
+  choose(name) {
+    this.dispatchEvent(new CustomEvent("choose", { detail: name }));
+  }
+
+  onSearchKey(event) {
+    if (event.key === "Enter" && this.names().length) {
+      this.choose(this.names()[0]);
+      this.search.value = "";
+      this.draw();
+    } else if (event.key === "Escape") {
+      this.search.value = "";
+      this.draw();
+      this.dispatchEvent(new Event("leave"));
+    } else if (event.key === "ArrowDown") {
+      this.list.querySelector("button")?.focus();
+      event.preventDefault();
+    }
+  }
+
+  onListKey(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const buttons = [...this.list.querySelectorAll("button")];
+    const next = buttons[buttons.indexOf(document.activeElement) + step];
+    (next ?? (step < 0 ? this.search : null))?.focus();
+  }
+}

@@ -1,0 +1,111 @@
+// Above the grid: what is shown, of how many, by which filters; and what can be done with all of it.
+
+import { h, percent, plural } from "./dom.js";
+
+const STATUSES = [
+  ["open", "undecided"],
+  ["decided", "decided"],
+  ["present", "decided: yes"],
+  ["absent", "decided: no"],
+  ["unsure", "decided: unsure"],
+  ["all", "all"],
+];
+
+export class Toolbar extends EventTarget {
+  constructor(place, tags, readOnly) {
+    super();
+    this.place = place;
+    this.count = h("div", { class: "count-line", role: "status" });
+    this.banner = h("div", { class: "banner", hidden: true });
+    this.filters = h("form", { class: "filters", hidden: true, onsubmit: (event) => event.preventDefault() });
+    this.selection = h("span", { class: "quiet" });
+    const fire = (name) => () => this.dispatchEvent(new Event(name));
+    this.filterButton = h("button", { "aria-expanded": "false", onclick: () => this.toggleFilters() }, "Filters");
+    const deciding = readOnly
+      ? []
+      : [
+          h("button", { class: "answer yes", title: "All that is undecided on the screen (Shift + A)", onclick: fire("screenYes") }, "✓ Yes to the screen"),
+          h("button", { class: "answer no", title: "All that is undecided on the screen (Shift + X)", onclick: fire("screenNo") }, "✗ No to the screen"),
+          (this.bulk = h("button", { id: "bulk", onclick: fire("bulk") }, "Accept all above 0.9…")),
+        ];
+    this.element = h(
+      "div",
+      { class: "toolbar" },
+      h("div", { class: "row" }, this.count, h("div", { class: "grow" }), this.selection, ...deciding, this.filterButton),
+      this.filters,
+      this.banner,
+    );
+    this.drawFilters(tags);
+  }
+
+  drawFilters(tags) {
+    const field = (key, text, element) => {
+      element.addEventListener("change", () => this.place.set({ [key]: element.value }));
+      this.fields[key] = element;
+      return h("label", {}, `${text} `, element);
+    };
+    const options = (pairs) => pairs.map(([value, text]) => h("option", { value }, text));
+    const number = () => h("input", { type: "number", min: "0", max: "1", step: "0.05", placeholder: "auto" });
+    this.fields = {};
+    this.filters.append(
+      field("status", "Show", h("select", {}, ...options(STATUSES))),
+      field("lowest", "Probability from", number()),
+      field("highest", "to", number()),
+      field("text", "File name has", h("input", { type: "search" })),
+      field("with", "Known to have", h("select", {}, h("option", { value: "" }, "any tag"), ...options(tags.map((t) => [t.name, t.name])))),
+      field("reviewer", "Decided by", h("input", { type: "search" })),
+      field("stacks", "Nearly identical images", h("select", {}, ...options([["1", "as stacks"], ["0", "each by itself"]]))),
+      h("button", { type: "button", onclick: () => this.place.set(this.place.withoutFilters()) }, "No filters"),
+    );
+  }
+
+  toggleFilters(open = this.filters.hidden) {
+    this.filters.hidden = !open;
+    this.filterButton.setAttribute("aria-expanded", String(open));
+  }
+
+  /** The filters as they stand in the address. */
+  update() {
+    for (const [key, element] of Object.entries(this.fields)) element.value = this.place.get(key);
+    this.filterButton.classList.toggle("on", this.place.filtered);
+    if (this.place.filtered) this.toggleFilters(true);
+    if (this.bulk) this.bulk.hidden = this.place.get("queue") !== "missing" || this.place.get("status") !== "open";
+  }
+
+  show(about, tag) {
+    const { images, out_of: outOf, stacks_in_all: stacks, summary } = about;
+    const inStacks = stacks < images ? ` in ${plural(stacks, "stack")}` : "";
+    const rest = outOf > images && this.place.get("status") === "open" ? ` of ${outOf.toLocaleString("en")}` : "";
+    this.count.replaceChildren(
+      h("strong", {}, tag),
+      ` ${images.toLocaleString("en")}${rest} shown${inStacks}`,
+      h("span", { class: "quiet" }, `  ≈ ${Math.round(summary.expected).toLocaleString("en")} missing, ${plural(summary.known, "image")} known`),
+    );
+    const more = rest && this.place.get("lowest") === "" && ["missing", "doubtful"].includes(this.place.get("queue"));
+    if (more) this.count.append(h("button", { class: "link", onclick: () => this.place.set({ lowest: "0" }) }, "show the less likely ones too"));
+    this.showEstimate(about.estimate);
+  }
+
+  showEstimate(estimate) {
+    this.banner.hidden = !estimate;
+    if (!estimate) return;
+    const { seen, right, share, interval, enough, still_needed: more, population, unsure } = estimate;
+    const parts = [];
+    if (!population) parts.push("The model suggested nothing for this tag, so there is nothing to draw a sample from.");
+    else if (!seen) {
+      parts.push(`A random sample of the ${population.toLocaleString("en")} suggestions, in random order. Answer from the first on, without leaving any out.`);
+    } else {
+      const [low, high] = interval;
+      parts.push(
+        h("strong", {}, `About ${percent(share)} of the ${population.toLocaleString("en")} suggestions are right`),
+        ` (95 % interval ${Math.round(100 * low)}–${percent(high)}): ${right} of ${seen} seen` + (unsure ? `, ${unsure} unsure left out` : "") + ". ",
+        enough ? h("strong", { class: "enough" }, "✓ Enough were seen.") : `About ${more} more for ± 5 points.`,
+      );
+    }
+    this.banner.replaceChildren(...parts);
+  }
+
+  showSelection(number) {
+    this.selection.textContent = number ? `${number} selected` : "";
+  }
+}
