@@ -22,7 +22,8 @@ from fewtags.data.images import open_image
 from fewtags.errors import UserError
 from fewtags.metrics import average_precision
 from fewtags.models.backbones import ClassHead, create_backbone
-from fewtags.models.names import READINGS, SYNONYMS, Match, NameScorer, find_names, match_names, read_overrides
+from fewtags.models.name_matching import READINGS, SYNONYMS, ClassIndex, Match, match_names, read_overrides
+from fewtags.models.names import NameScorer, find_names
 from fewtags.models.nouns import FILE as NOUNS
 from fewtags.models.nouns import Nouns, nouns
 
@@ -35,8 +36,13 @@ def synsets(subset: str = "imagenet-1k") -> tuple[str, ...]:
     return tuple(ImageNetInfo(subset).label_names())
 
 
+@cache
+def index(subset: str = "imagenet-1k") -> ClassIndex:
+    return ClassIndex(synsets(subset))
+
+
 def match(name: str, meaning: object = ..., subset: str = "imagenet-1k") -> Match:
-    (found,) = match_names([name], synsets(subset), {} if meaning is ... else {name: meaning})
+    (found,) = match_names([name], index(subset), {} if meaning is ... else {name: meaning})
     return found
 
 
@@ -123,7 +129,7 @@ def test_sentences_say_what_was_matched():
 @pytest.mark.shared
 def test_coco_names(shared):
     names = [str(name) for name in np.load(shared / "words/glove300_coco80.npz")["names"]]
-    matches = match_names(names, synsets())
+    matches = match_names(names, index())
     below = [m for m in matches if m.classes and "synonym" not in m.sentence and "kind of" not in m.sentence]
     assert len(below) == COCO_BELOW
 
@@ -216,6 +222,15 @@ def test_the_class_head_gives_timms_logits_from_the_pooled_map(name, tmp_path):
     assert "class_head" not in " ".join(backbone.state_dict())
 
 
+def test_a_transformer_without_class_token_has_a_class_head_at_any_size(tmp_path):
+    model = timm.create_model("swin_s3_tiny_224", pretrained=False)
+    save_file(model.state_dict(), tmp_path / "w.safetensors")
+    head = create_backbone(
+        "swin_s3_tiny_224", weights=tmp_path / "w.safetensors", input_size=112, keep_classifier=True
+    ).class_head
+    assert torch.equal(head.weight, model.head.fc.weight)
+
+
 @pytest.mark.parametrize("name", ["test_vit", "test_convnext", "mobilenetv3_small_050"])
 def test_other_classifiers_are_not_taken_for_one(name, tmp_path):
     """They have a class token, a norm or a convolution between the pooled map and the linear layer."""
@@ -274,7 +289,7 @@ def test_a_users_file_says_what_tags_mean(tmp_path):
     categories = ["cow", "hot dog", "boat", "kite", "sunset", "car"]
     scorer = find_names(made_head(), categories, tmp_path / "names.yaml")
     found = dict(
-        zip(categories, match_names(categories, synsets(), read_overrides(tmp_path / "names.yaml")), strict=True)
+        zip(categories, match_names(categories, index(), read_overrides(tmp_path / "names.yaml")), strict=True)
     )
     assert scorer.members.sum(1).tolist() == [1, 118, 3, 0, 1, 10]
     assert scorer.sentences == [m.sentence for m in found.values()]

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import timm
 import torch
@@ -20,6 +20,9 @@ from torch import Tensor, nn
 
 from fewtags.errors import RunFailed, UserError, did_you_mean
 from fewtags.models.tensor_files import first_line, read_tensors
+
+if TYPE_CHECKING:
+    from fewtags.models.clip import TextTower
 
 NOT_FEATURES = ("global_pool", "head_drop", "fc", "classifier", "head", "last_linear", "fc_norm")
 
@@ -50,7 +53,7 @@ class Backbone(nn.Module):
         self.register_buffer("pixel_mean", 255 * torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("pixel_std", 255 * torch.tensor(std).view(3, 1, 1), persistent=False)
         self.num_frozen = 0
-        self.class_head: ClassHead | None = None  # no part of the state: a model keeps of it what it uses
+        self.class_head: ClassHead | TextTower | None = None  # no part of the state: a model keeps of it what it uses
 
     def freeze_before(self, train_from: str) -> None:
         """Freeze every stage before the named one; "all" freezes nothing and "head" everything."""
@@ -101,8 +104,15 @@ def create_backbone(
     """A timm model by name: weights from a local file, else from timm's hub if `pretrained`, else random.
 
     Models made for one image size (transformers with position embeddings) are refitted to `input_size`. With
-    `keep_classifier` the backbone gets the `class_head` that its weights came with, if they came with one.
+    `keep_classifier` the backbone gets the `class_head` that its weights came with, if they came with one. Names
+    that begin with "open_clip/" are models of open_clip (models/clip.py).
     """
+    if name.startswith("open_clip/"):
+        from fewtags.models.clip import create_clip_backbone
+
+        return create_clip_backbone(
+            name, pretrained=pretrained, weights=weights, input_size=input_size, keep_text=keep_classifier
+        )
     if name not in timm.list_models() and name.split(".")[0] not in timm.list_models():
         raise UserError(f"There is no timm backbone '{name}'; {_similar_backbones(name)}")
     model = _create(name, pretrained and weights is None)
@@ -114,12 +124,12 @@ def create_backbone(
     config: Any = model.pretrained_cfg
     backbone = Backbone(stages_of(model), num_features(model), tuple(config["mean"]), tuple(config["std"]))
     if keep_classifier and has_classifier:
-        backbone.class_head = class_head_of(model, backbone)
+        backbone.class_head = class_head_of(model, backbone, input_size)
     return backbone
 
 
 @torch.no_grad()
-def class_head_of(model: Any, backbone: Backbone) -> ClassHead | None:
+def class_head_of(model: Any, backbone: Backbone, input_size: int | None = None) -> ClassHead | None:
     """timm's classifier, where its classes are ImageNet's and it is one linear layer on the average-pooled map.
 
     As with the stages this is tried on a small image: other models have norms, convolutions or class tokens between.
@@ -127,9 +137,10 @@ def class_head_of(model: Any, backbone: Backbone) -> ClassHead | None:
     linear, subset = model.get_classifier(), infer_imagenet_subset(model)
     if not isinstance(linear, nn.Linear) or subset is None:
         return None
-    side = 64 if len(backbone.stage_names) > 1 else getattr(model, "img_size", model.pretrained_cfg["input_size"][-1])
+    one_stage = len(backbone.stage_names) == 1  # then perhaps made for one size
+    side = (input_size or model.pretrained_cfg["input_size"][-1]) if one_stage else 64
     with _in_eval(model), contextlib.suppress(Exception):
-        image = torch.rand(2, 3, side, side)
+        image = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(0))
         if torch.allclose(linear(backbone(image).mean((2, 3))), model(image), rtol=1e-3, atol=1e-4):
             bias = linear.bias if linear.bias is not None else torch.zeros(linear.out_features)
             synsets = tuple(ImageNetInfo(subset).label_names())

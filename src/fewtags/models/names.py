@@ -7,41 +7,39 @@ name is not found, or a backbone has no such classifier, labels have to do alone
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-import yaml
+from timm.data import ImageNetInfo
 from torch import Tensor, nn
 
-from fewtags.errors import UserError, did_you_mean
 from fewtags.models.backbones import ClassHead
-from fewtags.models.nouns import Nouns, nouns, squash
+from fewtags.models.clip import TextTower
+from fewtags.models.name_matching import (
+    ClassIndex,
+    Match,
+    Overrides,
+    check_tags,
+    is_told_none,
+    match_names,
+    read_overrides,
+    told_synonym,
+)
 from fewtags.models.words import split_words
 
 ROWS_AT_ONCE = 4096  # a row of scores needs 21,843 logits with the largest classifiers
 
-Overrides = Mapping[str, Any]  # tag -> {"synset": ...}, {"classes": [...]}, {"synonym": ...} or None; see docs/names.md
-
-# WordNet orders senses by how often they are written about. As tags of pictures these words mean another one.
-READINGS = {
-    "bank": "bank.n.01", "bike": "bicycle.n.01", "cake": "cake.n.03", "castle": "castle.n.02", "eye": "eye.n.01",
-    "hand": "hand.n.01", "iron": "iron.n.04", "monitor": "monitor.n.05", "plant": "plant.n.02", "plate": "plate.n.04",
-    "playground": "playground.n.02", "pool": "swimming_pool.n.01", "race": "race.n.02", "screen": "screen.n.03",
-    "seal": "seal.n.09", "shoes": "shoe.n.01", "turtle": "turtle.n.02", "wood": "forest.n.01",
-}  # fmt: skip
-
-# Words whose thing, or what is seen of it, is in ImageNet under another word. Tried where a name has no class itself.
-SYNONYMS = {
-    "tv": "television", "potted plant": "flowerpot", "houseplant": "flowerpot", "sink": "washbasin",
-    "toilet": "toilet seat", "handbag": "purse", "lorry": "truck", "puppy": "dog", "kitten": "domestic cat",
-    "beach": "seashore", "sea": "seashore", "ocean": "seashore", "lake": "lakeside", "harbor": "dock",
-}  # fmt: skip
-_READINGS, _SYNONYMS = ({squash(word): key for word, key in words.items()} for words in (READINGS, SYNONYMS))
+PROMPTS = (  # what a text tower is told of a name; the vectors of all are averaged
+    "a photo of a {}.",
+    "a photo of the {}.",
+    "a picture with a {} in it.",
+    "a close-up of a {}.",
+    "a {} in the background.",
+    "a photo of many {}.",
+    "a blurred photo of a {}.",
+)
 
 
 class NameScorer(nn.Module):
@@ -93,233 +91,57 @@ class NameScorer(nn.Module):
 
 
 def find_names(
-    class_head: ClassHead | None, categories: Sequence[str], overrides: Overrides | str | Path | None = None
+    source: ClassHead | TextTower | None, categories: Sequence[str], overrides: Overrides | str | Path | None = None
 ) -> NameScorer | None:
-    """The name scores of a backbone (`Backbone.class_head`), or None where it has no named classes or knows no name.
+    """The name scores of a backbone (its `class_head`), or None where it has no named classes or knows no name.
 
     `overrides` is a user's file (or its content) that says what single tags mean.
     """
     told = read_overrides(overrides) if isinstance(overrides, (str, Path)) else dict(overrides or {})
-    _check_tags(told, categories)
-    if class_head is None:
+    check_tags(told, categories)
+    if source is None or not categories:
         return None
-    matches = match_names(categories, class_head.synsets, told)
-    if not any(match.classes for match in matches):
-        return None
-    members = torch.zeros(len(categories), len(class_head.synsets), dtype=torch.bool)
+    if isinstance(source, ClassHead):
+        scorer = _by_classes(source, categories, told)
+    else:
+        scorer = _by_texts(source, categories, told)
+    return scorer if scorer.known.any() else None
+
+
+def _by_classes(head: ClassHead, categories: Sequence[str], told: Overrides) -> NameScorer:
+    matches = match_names(categories, ClassIndex(head.synsets), told)
+    members = _as_matrix(matches, len(head.synsets))
+    return NameScorer(head.weight, head.bias, members, [match.sentence for match in matches])
+
+
+def _by_texts(tower: TextTower, categories: Sequence[str], told: Overrides) -> NameScorer:
+    """The classes are the categories and ImageNet's 1,000 nouns, each by its text.
+
+    The nouns are what else may be in a picture. Without them the share of a category would depend on what other
+    categories there are, and a single one would always have all. Nouns at or below a category count for it.
+    """
+    index = ClassIndex(ImageNetInfo("imagenet-1k").label_names())
+    matches = match_names(categories, index, told)
+    asked = [not is_told_none(name, told) for name in categories]
+    texts = [" ".join(split_words(told_synonym(name, told) or name)) or name for name in categories]
+    own = tower.vectors([prompt.format(text) for text in texts for prompt in PROMPTS])
+    own = F.normalize(own.unflatten(0, (len(texts), len(PROMPTS))).mean(1), dim=1)
+    nouns = tower.vectors([PROMPTS[0].format(index.name(number)) for number in range(index.num_classes)])
+    weight = tower.scale * torch.cat([own, nouns])
+    members = torch.cat([torch.tensor(asked).diag(), _as_matrix(matches, index.num_classes)], dim=1)
+    sentences = [
+        _with_text(name, match) if ask else match.sentence
+        for name, match, ask in zip(categories, matches, asked, strict=True)
+    ]
+    return NameScorer(weight, torch.zeros(len(weight)), members, sentences, unit_length=True)
+
+
+def _with_text(name: str, match: Match) -> str:
+    return f"{name}: its text and" + match.sentence.removeprefix(f"{name}:") if match.classes else f"{name}: its text"
+
+
+def _as_matrix(matches: Sequence[Match], num_classes: int) -> Tensor:
+    members = torch.zeros(len(matches), num_classes, dtype=torch.bool)
     for row, match in enumerate(matches):
         members[row, list(match.classes)] = True
-    return NameScorer(class_head.weight, class_head.bias, members, [match.sentence for match in matches])
-
-
-# --- names -> classes ---
-
-
-@dataclass(frozen=True)
-class Match:
-    """The classes of one category, and how they were found."""
-
-    classes: tuple[int, ...]
-    sentence: str
-
-
-def match_names(categories: Sequence[str], synsets: Sequence[str], overrides: Overrides | None = None) -> list[Match]:
-    """One match per category among the classes with these WordNet ids ("n02084071")."""
-    if not categories:
-        return []
-    index = ClassIndex(synsets)
-    told = {squash(tag): meaning for tag, meaning in (overrides or {}).items()}
-    return [
-        _match_told(name, told[squash(name)], index) if squash(name) in told else _match(name, index)
-        for name in categories
-    ]
-
-
-class ClassIndex:
-    """Which classes lie at or below each synset."""
-
-    def __init__(self, synsets: Sequence[str], hierarchy: Nouns | None = None):
-        self.nouns = hierarchy or nouns()
-        self.class_synsets = [self.nouns.synset_of(key) for key in synsets]
-        self.ids = {key: number for number, key in enumerate(synsets)}
-        self._below: dict[int, list[int]] = {}
-        for number, synset in enumerate(self.class_synsets):
-            for above in self.nouns.at_and_above(synset) if synset is not None else ():
-                self._below.setdefault(above, []).append(number)
-
-    def below(self, synset: int) -> list[int]:
-        return self._below.get(synset, [])
-
-    def with_members(self, synset: int) -> list[int]:
-        """Classes at or below a synset and at or below its members: where a locomotive is seen, there is a train."""
-        return sorted({number for kind in (synset, *self.nouns.members(synset)) for number in self.below(kind)})
-
-    def first_sense(self, name: str) -> int | None:
-        """The most frequent sense that has classes at or below it; else the very first, if its members have."""
-        reading = _READINGS.get(squash(name))
-        known = self.nouns.synset_of(reading) if reading is not None else None
-        senses = [known] if known is not None else self.nouns.senses(name)
-        found = next((sense for sense in senses if self.below(sense)), None)
-        # Rarer senses have members of all kinds: a school is also of fish, a cloud of insects.
-        return senses[0] if found is None and senses and self.with_members(senses[0]) else found
-
-    def by_name(self, name: str) -> list[int]:
-        """The classes that bear this very name."""
-        senses = set(self.nouns.senses(name))
-        return [number for number, synset in enumerate(self.class_synsets) if synset in senses]
-
-    def name(self, number: int) -> str:
-        synset = self.class_synsets[number]
-        return self.nouns.words(synset)[0] if synset is not None else str(number)
-
-
-def _match(name: str, index: ClassIndex) -> Match:
-    for form in forms(name, index.nouns):
-        if (sense := index.first_sense(form)) is not None:
-            return _matched(name, sense, index)
-    synonym = _SYNONYMS.get(squash(name))
-    if synonym is not None and (sense := index.first_sense(synonym)) is not None:
-        return _matched(name, sense, index, f", by the synonym '{synonym}'")
-    if (sense := _sense_above(name, index)) is not None:
-        return _matched(name, sense, index, ", which it is a kind of")
-    return Match((), f"{name}: nothing known, labels alone")
-
-
-def _sense_above(name: str, index: ClassIndex) -> int | None:
-    """What a name without classes is a kind of, by its own words: a stop sign is a sign, a cow is one of the cows.
-
-    Where WordNet knows the name, it has to agree (a sea horse is no horse); of the head noun's senses those above the
-    name are preferred.
-    """
-    spelled = index.nouns.spelled(name)
-    whole = list(forms(name, index.nouns))
-    above = {up for form in whole for sense in index.nouns.senses(form) for up in index.nouns.at_and_above(sense)}
-    for head in _heads(spelled, index.nouns, cut=not whole):
-        for form in forms(head, index.nouns):
-            senses = index.nouns.senses(form)
-            agreed = [sense for sense in senses if sense in above]
-            if not whole or agreed:
-                sense = next((sense for sense in agreed if index.below(sense)), index.first_sense(form))
-                if sense is not None:
-                    return sense
-    return None
-
-
-def _matched(name: str, sense: int, index: ClassIndex, how: str = "") -> Match:
-    classes = index.with_members(sense)
-    members = "" if len(classes) == len(index.below(sense)) else " and its members"
-    where = f"at or below '{_meaning(name, index.nouns.words(sense))}'{members}{how}"
-    return Match(tuple(classes), _sentence(name, classes, where, index))
-
-
-def _meaning(name: str, words: Sequence[str]) -> str:
-    """The word of a synset that tells best which sense of `name` it is: another one, unless the name has two words."""
-    same = next((word for word in words if squash(word) == squash(name)), "")
-    return same if " " in same else next((word for word in words if word != same), same)
-
-
-def _sentence(name: str, classes: Sequence[int], where: str, index: ClassIndex) -> str:
-    examples = ", ".join(index.name(number) for number in classes[:3]) + (", ..." if len(classes) > 3 else "")
-    return f"{name}: {len(classes)} class{'' if len(classes) == 1 else 'es'} {where} ({examples})"
-
-
-# --- names as people write them ---
-
-_SPELLINGS = (  # British and American, where WordNet has only one of them
-    ("our", "or"), (r"re\b", "er"), ("ise", "ize"), ("yse", "yze"), ("ae", "e"), ("oe", "e"), ("ogue", "og"),
-    ("ll", "l"), ("grey", "gray"), ("tyre", "tire"), ("mould", "mold"), ("plough", "plow"), ("cheque", "check"),
-)  # fmt: skip
-_PREPOSITIONS = {"of", "with", "in", "on", "at", "for", "from", "by", "without"}
-_MIN_PIECE = 4  # letters of each half where a name is cut; WordNet knows nearly every shorter string as an acronym
-
-
-def forms(name: str, known: Nouns) -> Iterator[str]:
-    """The name as it is, its singular, and both in the other spelling, as far as they are nouns."""
-    words = " ".join(split_words(name))
-    singulars = [words, *known.singulars(words)]
-    candidates = [name, *singulars, *(other for form in singulars for other in _respelled(form))]
-    return (form for form in dict.fromkeys(candidates) if form in known)
-
-
-def _respelled(name: str) -> list[str]:
-    there = [re.sub(british, american, name) for british, american in _SPELLINGS]
-    back = [re.sub(american, british, name) for british, american in (("our", r"or\b"), ("re", r"er\b"))]
-    return [other for other in there + back if other != name]
-
-
-def _heads(name: str, known: Nouns, cut: bool) -> Iterator[str]:
-    """Longest first: 'red fire engine' -> 'fire engine', 'engine'; 'cup of tea' -> 'cup'; 'cow' -> 'cows'.
-
-    With `cut` a name that is written as one word is taken apart: 'trafficsign' -> 'sign'.
-    """
-    words = split_words(name)
-    end = next((place for place, word in enumerate(words) if place and word in _PREPOSITIONS), len(words))
-    yield from (" ".join(words[start:end]) for start in range(0 if end < len(words) else 1, end))
-    if len(words) == 1:
-        yield from (words[0] + ending for ending in ("s", "es"))
-        places = range(_MIN_PIECE, len(words[0]) - _MIN_PIECE + 1) if cut else ()
-        yield from (words[0][place:] for place in places if words[0][:place] in known)
-
-
-# --- a user's file ---
-
-
-def read_overrides(file: str | Path) -> dict[str, Any]:
-    """YAML: `tag: {synset: dog.n.01}`, `{classes: [...]}`, `{synonym: ox}`, or `none` for labels alone."""
-    try:
-        content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"The file of names {file} cannot be read ({error.strerror}).") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} is not readable YAML ({str(error).splitlines()[0]}).") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{file} should say what tags mean, a line each, such as `cow: {{synonym: ox}}`.")
-    return {str(tag): meaning for tag, meaning in content.items()}
-
-
-def _check_tags(overrides: Overrides, categories: Iterable[str]) -> None:
-    known = {squash(name): name for name in categories}
-    for tag in overrides:
-        if squash(tag) not in known:
-            raise UserError(
-                f"The names' file explains '{tag}', which is not one of the tags; {did_you_mean(tag, known.values())}"
-            )
-
-
-def _match_told(name: str, meaning: Any, index: ClassIndex) -> Match:
-    if meaning is None or meaning == "none":
-        return Match((), f"{name}: labels alone, as the names' file says")
-    if not (isinstance(meaning, Mapping) and len(meaning) == 1 and set(meaning) <= {"synset", "classes", "synonym"}):
-        raise UserError(
-            f"The names' file should say of '{name}' one of {{synset: ...}}, {{classes: [...]}}, {{synonym: ...}} "
-            f"or none; it says {meaning!r}."
-        )
-    ((kind, value),) = meaning.items()
-    if kind == "classes":
-        numbers = _told_classes(name, value if isinstance(value, list) else [value], index)
-        return Match(tuple(numbers), _sentence(name, numbers, "named in the names' file", index))
-    if kind == "synonym":
-        match = _match(str(value), index)
-        return Match(match.classes, f"{name}: as {match.sentence}")
-    synset = index.nouns.synset_of(str(value))
-    if synset is None:
-        senses = [index.nouns.words(sense)[0] for sense in index.nouns.senses(str(value).split(".")[0])]
-        hint = f"that word has {len(senses)} senses" if senses else "write it as 'dog.n.01' or 'n02084071'"
-        raise UserError(f"The names' file gives '{name}' the synset '{value}', which WordNet 3.0 has not; {hint}.")
-    if not index.with_members(synset):
-        return Match((), f"{name}: nothing known at or below {value}, labels alone")
-    return _matched(name, synset, index)
-
-
-def _told_classes(name: str, values: Sequence[Any], index: ClassIndex) -> list[int]:
-    """Each given as its number, its WordNet id, or its name."""
-    numbers: set[int] = set()
-    for value in values:
-        if isinstance(value, int) and 0 <= value < len(index.class_synsets):
-            found = [value]
-        else:
-            found = [index.ids[value]] if value in index.ids else index.by_name(str(value))
-        if not found:
-            raise UserError(f"The names' file gives '{name}' the class {value!r}, which the backbone does not have.")
-        numbers.update(found)
-    return sorted(numbers)
+    return members
