@@ -40,6 +40,17 @@ def test_train_says_what_it_understood_and_where_it_went(cli: Cli, patches, tags
     assert answer.out.startswith("test after the last epoch: mAP ")
 
 
+def test_train_counts_what_check_would_find(cli: Cli, patches, tags_file, tmp_path):
+    table = tmp_path / "tags.csv"
+    table.write_text(tags_file.read_text() + "gone.png,red,train\n" + "00.png,rare,train\n")
+    answer = cli("train", patches.root, "--tags", table, *TINY, "--out", tmp_path / "run")
+    assert answer.code == 0
+    said = next(line for line in answer.err.splitlines() if "`fewtags check` tells more about: " in line)
+    assert "missing image (1)" in said
+    assert "category with one positive (1)" in said
+    assert "image without known tags (" in said
+
+
 def test_quiet_leaves_only_the_result(cli: Cli, patches, tags_file, tmp_path):
     answer = cli("train", patches.root, "--tags", tags_file, *TINY, "--out", tmp_path / "run", "--quiet")
     assert answer.err == ""

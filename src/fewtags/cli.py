@@ -30,6 +30,7 @@ Option = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", help="Option of the reader, for example -o zero=absent."),
 ]
+Moved = Annotated[Path | None, typer.Option("--data", help="Where the run's own images are now, if they were moved.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while working.")]
 
@@ -152,6 +153,9 @@ def train(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/DATE-METHOD).")] = None,
     resume: Annotated[Path | None, typer.Option(help="Folder of a stopped run to go on with.")] = None,
+    moved_to: Annotated[
+        Path | None, typer.Option("--data", help="With --resume: where the run's images are now, if they were moved.")
+    ] = None,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard files (extra: tracking).")
     ] = False,
@@ -174,8 +178,10 @@ def train(
     if resume is not None:
         if data or settings or out or any(value not in (None, {}) for value in shortcuts.values()):
             raise UserError("--resume goes on with the settings of the stopped run; give it nothing else.")
-        resume_run(resume, **how)
+        resume_run(resume, moved_to, **how)
         return
+    if moved_to is not None:
+        raise UserError("--data says where the images of a run to --resume are now; name data to train on as it is.")
     config = train_settings(data, settings or [], shortcuts)
     if print_config:
         print(config.to_yaml(), end="")
@@ -187,6 +193,7 @@ def train(
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a saved tagger.")],
     data: Annotated[Path | None, typer.Argument(help="Other data to measure on (default: the run's own).")] = None,
+    moved_to: Moved = None,
     tags: Tags = None,
     format: Format = "auto",
     option: Option = None,
@@ -202,9 +209,11 @@ def evaluate(
     from fewtags.commands.evaluate import evaluate_saved, render_scores, scores_json
 
     options = _reader_options(option)
-    if data is None and (tags is not None or options or format != "auto"):
+    if data is not None and moved_to is not None:
+        raise UserError("DATA is other data, and --data is where the run's own data is now; give one of the two.")
+    if data is None and (options or format != "auto" or (tags is not None and moved_to is None)):
         raise UserError("--tags, --format and --option say how to read other DATA; name it behind the run.")
-    scores, categories, warnings = evaluate_saved(run, data, tags, format, options, split, threshold, device)
+    scores, categories, warnings = evaluate_saved(run, data, tags, format, options, split, threshold, device, moved_to)
     for warning in warnings:
         print(f"fewtags: {warning}", file=sys.stderr)
     print(scores_json(scores, categories) if json else render_scores(scores, categories, per_category))

@@ -48,8 +48,31 @@ class RunConfig(Settings):
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.nested(), sort_keys=False)
 
+    def relative_to(self, folder: Path) -> RunConfig:
+        """The same settings with every path that is relative taken from `folder`."""
+
+        def placed(values: Settings, *names: str) -> Settings:
+            paths = {name: _under(folder, value) for name in names if (value := getattr(values, name))}
+            return values.model_copy(update=paths)
+
+        options = {
+            name: _under(folder, value) if name in FILE_OPTIONS else value for name, value in self.data.options.items()
+        }
+        changed = {
+            "data": placed(self.data, "source", "tags").model_copy(update={"options": options}),
+            "model": placed(self.model, "weights"),
+            "cache": placed(self.cache, "folder"),
+            "words": self.words if self.words.source in ("auto", "random") else placed(self.words, "source"),
+        }
+        return self.model_copy(update=changed)
+
+
+def _under(folder: Path, path: Any) -> Any:
+    return str(folder / Path(path).expanduser()) if isinstance(path, str | Path) else path
+
 
 DEFAULT_METHOD = "instant"
+FILE_OPTIONS = ("categories", "train_list", "test_list")  # of a reader; a list of categories is no path
 GROUPS = ("data", "input", "model", "cache", "words", "head", "method", "train", "seed")
 
 

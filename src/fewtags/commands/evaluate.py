@@ -12,14 +12,13 @@ import numpy as np
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.data.loaders import image_batches
-from fewtags.data.prepare import prepare_data
 from fewtags.engine.evaluation import measure, predict
-from fewtags.engine.record import load_run_config
+from fewtags.engine.record import load_run_data
 from fewtags.engine.run import choose_device
 from fewtags.errors import DataError, UserError, did_you_mean
 from fewtags.labels import SPLITS
 from fewtags.metrics import Scores
-from fewtags.models.saved import SavedModel, load_model
+from fewtags.models.saved import SavedModel, load_model, read_object
 from fewtags.progress import progress_bar
 from fewtags.wording import plural
 
@@ -33,11 +32,20 @@ def evaluate_saved(
     split: str | None,
     threshold: str,
     device: str,
+    moved_to: Path | None = None,
 ) -> tuple[Scores, list[str], list[str]]:
-    """Scores, category names and warnings. Without a `split`: the test split, or else the validation images."""
+    """Scores, category names and warnings. Without a `split`: the test split, or else the validation images.
+
+    `data` is other data; `moved_to` is where the run's own data is now.
+    """
     saved = load_model(run)
-    part = own_part(run, split) if data is None else other_part(saved, data, tags, format, options, split)
-    warnings = [] if part.complete else [f"Warning: {part.partial_warning('measured')}"]
+    warnings = []
+    if data is None:
+        part, changed = own_part(run, split, moved_to, tags)
+        warnings += changed
+    else:
+        part = other_part(saved, data, tags, format, options, split)
+    warnings += [] if part.complete else [f"Warning: {part.partial_warning('measured')}"]
     where = choose_device(device)
     batches = image_batches(part, saved.input, augment=False)
     with progress_bar("Evaluating", batches.num_steps) as bar:
@@ -46,19 +54,23 @@ def evaluate_saved(
     return measure(predictions, part, threshold_of(threshold, saved)), saved.categories, warnings
 
 
-def own_part(run: Path, split: str | None) -> Annotations:
-    """A split of the data that the model was trained on, cut as it was for training."""
+def own_part(
+    run: Path, split: str | None, moved_to: Path | None = None, tags: Path | None = None
+) -> tuple[Annotations, list[str]]:
+    """A split of the data that the model was trained on, cut as it was for training; a warning if it has changed."""
     if split is not None and split not in SPLITS:
         raise UserError(f"--split {split}: {did_you_mean(split, SPLITS)}")
     if not (run / "config.yaml").is_file():
         raise UserError(f"{run} is a saved model without its data; name the data to measure on behind it.")
-    config = load_run_config(run)
-    data = prepare_data(config.data, config.seed)
+    data = load_run_data(run, moved_to, tags)
     parts = {name: part for name, part in zip(SPLITS, (data.train, data.val, data.test), strict=True) if part}
     split = split or ("test" if "test" in parts else "val")
     if split not in parts:
         raise UserError(f"The run's data has no {split} split; it has: {', '.join(parts)}.")
-    return parts[split]
+    then = read_object(run / "data.json").get(split, {}).get("hash")
+    if then is None or then == parts[split].content_hash():
+        return parts[split], []
+    return parts[split], [f"Warning: the {split} images or their labels have changed since {run} was trained."]
 
 
 def other_part(

@@ -9,7 +9,7 @@ from typing import Any
 
 from fewtags import distributed
 from fewtags.config import RunConfig, load_config, nested
-from fewtags.engine.record import load_run_config
+from fewtags.engine.record import load_run_config, load_run_data
 from fewtags.engine.training import in_words, train
 from fewtags.errors import UserError
 from fewtags.methods import objective_class
@@ -43,8 +43,10 @@ def start_run(config: RunConfig, out: Path | None, *, quiet: bool, tensorboard: 
     train_and_print(config, folder, quiet=quiet, tensorboard=tensorboard)
 
 
-def resume_run(folder: Path, *, quiet: bool, tensorboard: bool) -> None:
-    train_and_print(load_run_config(folder), folder, resume=True, quiet=quiet, tensorboard=tensorboard)
+def resume_run(folder: Path, moved_to: Path | None, *, quiet: bool, tensorboard: bool) -> None:
+    """`moved_to` is where the run's data is now, if it was moved."""
+    config, data = load_run_config(folder), load_run_data(folder, moved_to)
+    train_and_print(config, folder, data=data, resume=True, quiet=quiet, tensorboard=tensorboard)
 
 
 def new_run_folder(method: str) -> Path:

@@ -53,7 +53,7 @@ class Audit:
         """Every finding under its kind with its file, then the counts, and the verdict as the last line."""
         lines = []
         for kind, findings in _by_kind(self.findings).items():
-            lines += [f"{kind} ({len(findings)})", *(f"  {finding}" for finding in findings), ""]
+            lines += [f"{kind} ({len(findings):,})", *(f"  {finding}" for finding in findings), ""]
         return "\n".join([*lines, *self._counts(), "", self._verdict()])
 
     def to_json(self) -> str:
@@ -116,6 +116,11 @@ def audit(annotations: Annotations, workers: int | None = None, progress: Callab
             *_odd_pictures(annotations, pictures),
         ],
     )
+
+
+def quick_findings(annotations: Annotations) -> list[Finding]:
+    """What can be told without opening a single image: what the reader stumbled on, and how the labels look."""
+    return [*annotations.findings, *_rare_categories(annotations), *_images_without_tags(annotations)]
 
 
 # --- images ---
@@ -224,6 +229,11 @@ def _images_without_tags(annotations: Annotations) -> Iterator[Finding]:
         some = (annotations.labels[row] == ABSENT).any()
         message = "no tag is known to be present." if some else "nothing is known about it."
         yield Finding("image without known tags", str(annotations.path(row)), message)
+
+
+def count_by_kind(findings: list[Finding]) -> str:
+    """Such as "missing image (2), category with one positive (1)"."""
+    return ", ".join(f"{kind} ({len(found):,})" for kind, found in _by_kind(findings).items())
 
 
 def _by_kind(findings: list[Finding]) -> dict[str, list[Finding]]:

@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from fewtags.data.annotations import Annotations
+from fewtags.data.audit import count_by_kind, quick_findings
 from fewtags.data.formats import read_annotations
 from fewtags.data.partial_labels import hide_labels, single_positive
 from fewtags.data.splitting import stratified_split
@@ -62,6 +63,8 @@ def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> R
             f"{annotations.name} has no training images ({len(val)} for validation, {len(test)} for testing)."
         )
     sentences = list(annotations.notes)
+    if findings := quick_findings(annotations):
+        sentences.append(f"`fewtags check` tells more about: {count_by_kind(findings)}.")
     observed, truth = observe(train, config)
     share = config.val_share
     if share is None:

@@ -1,7 +1,13 @@
-"""What a run writes down about itself: its first lines, its settings, versions, data, and its checkpoints."""
+"""What a run writes down about itself: its first lines, its settings, versions, data, and its checkpoints.
+
+config.yaml has the paths as they were given. What they are relative to is in data.json, so that a run can be read from
+any folder, and also after it was moved together with its data; `load_run_config` and `load_run_data` see to that.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import platform
 from datetime import datetime
 from pathlib import Path
@@ -15,9 +21,10 @@ import fewtags
 from fewtags import distributed
 from fewtags.atomic import write_json
 from fewtags.config import RunConfig, read_yaml, resolve
+from fewtags.data.prepare import DataConfig, RunData, prepare_data
 from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
 from fewtags.engine.run import Run
-from fewtags.errors import UserError
+from fewtags.errors import DataError, UserError
 from fewtags.wording import plural
 
 
@@ -60,7 +67,13 @@ def write_record(run: Run) -> None:
     record = {name: {"images": len(p), "hash": p.content_hash()} for name, p in parts.items() if p is not None}
     known = run.data.train.known_positives.tolist()
     categories = {"categories": run.data.train.categories, "known_positives": known}
-    write_json(run.folder / "data.json", {"name": run.data.train.name, **categories, **record, "seed": run.config.seed})
+    more = {"seed": run.config.seed, "relative_to": started_in(run.folder)}
+    write_json(run.folder / "data.json", {"name": run.data.train.name, **categories, **record, **more})
+
+
+def started_in(folder: Path) -> dict[str, str]:
+    """What relative paths in config.yaml are relative to: a folder, and how it is reached from the run's own."""
+    return {"folder": str(Path.cwd()), "from_run": Path(os.path.relpath(Path.cwd(), folder.resolve())).as_posix()}
 
 
 def environment() -> dict[str, Any]:
@@ -138,7 +151,51 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
     run.best, run.seconds = checkpoint["best"], checkpoint["seconds"]
 
 
+# --- reading a run again ---
+
+
 def load_run_config(folder: Path) -> RunConfig:
+    """The settings of a run, relative paths taken from where they are meant from."""
     if not (folder / "config.yaml").is_file():
         raise UserError(f"{folder} is not a run folder (it has no config.yaml).")
-    return resolve(read_yaml(folder / "config.yaml"))
+    config = resolve(read_yaml(folder / "config.yaml"))
+    return config.relative_to(base_of_paths(folder, config.data.source))
+
+
+def base_of_paths(folder: Path, source: str) -> Path:
+    """What a run's relative paths are relative to. Older runs do not say; then it is the current folder."""
+    file = folder / "data.json"
+    noted = (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}).get("relative_to")
+    if not noted:
+        return Path.cwd()
+    bases = [Path(noted["folder"]), Path(os.path.normpath(folder.resolve() / noted["from_run"]))]
+    return next((base for base in bases if (base / source).exists()), bases[0])
+
+
+def load_run_data(folder: Path, moved_to: Path | None = None, tags: Path | None = None) -> RunData:
+    """The data that a run was trained on, cut as it was then; `moved_to` is where it is now, if it was moved."""
+    config = load_run_config(folder)
+    data = config.data
+    if not data.source and moved_to is None:
+        raise UserError(f"The data of {folder} was given in Python and is not known here; say where it is with --data.")
+    if moved_to is not None:
+        data = data.model_copy(update=new_place(data, moved_to, tags))
+    hint = f"{folder} was trained on it; if it was moved, say where it is now with --data."
+    try:
+        return prepare_data(data, config.seed)
+    except (UserError, OSError) as error:
+        raise DataError(f"{error} {hint}") from error
+
+
+def new_place(data: DataConfig, moved_to: Path, tags: Path | None) -> dict[str, str | None]:
+    """Where images and tags are now. A tag file that is no longer where it was is looked for among the images."""
+    old = Path(data.source)
+    if old.suffix and not old.is_dir() and moved_to.is_dir():  # one file that names its images, and their folder now
+        inside = moved_to / old.name
+        if inside.is_file() and tags is None:
+            return {"source": str(inside), "tags": None}
+        return {"source": str(moved_to), "tags": str(tags or old)}
+    file = tags or (Path(data.tags) if data.tags else None)
+    if file is not None and not file.exists() and tags is None:
+        file = moved_to / (file.relative_to(old) if file.is_relative_to(old) else file.name)
+    return {"source": str(moved_to), "tags": None if file is None else str(file)}
