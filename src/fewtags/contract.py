@@ -89,6 +89,11 @@ class Progress:
     step: int  # within the epoch
     steps_per_epoch: int
 
+    @classmethod
+    def at_end(cls, num_epochs: int, steps_per_epoch: int = 1) -> Progress:
+        """After the last step of the last epoch."""
+        return cls(num_epochs - 1, num_epochs, steps_per_epoch, steps_per_epoch)
+
     @property
     def epoch_fraction(self) -> float:
         """b/B of the paper: 0 at the first step of an epoch, nearly 1 at the last."""

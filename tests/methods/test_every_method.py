@@ -87,6 +87,25 @@ def test_decisions_are_about_unknown_labels_only(name, profile):
             assert not mask[labels[:6] != 0].any()
 
 
+@pytest.mark.parametrize(("name", "profile"), CASES)
+def test_what_it_says_to_decide_is_what_its_loss_acts_on(name, profile):
+    """Asking changes nothing: the report asks a trained objective without training it further."""
+    labels = some_labels(5)
+    learner = build(name, profile, labels)
+    for epoch in range(8):
+        step(learner, labels, epoch)
+    batch, progress = Batch(torch.randn(6, 24, 4, 4), labels[:6], torch.arange(6)), Progress.at_end(9)
+    outputs = learner.model(batch.images)
+    before = {key: value.clone() for key, value in learner.state_dict().items()}
+    torch.manual_seed(1)  # CANR draws
+    said = learner.objective.decide(batch, outputs, progress)
+    assert all(torch.equal(value, before[key]) for key, value in learner.state_dict().items())
+    torch.manual_seed(1)
+    acted_on = learner.objective.loss(batch, outputs, progress).decisions
+    assert said.keys() == acted_on.keys()
+    assert all(torch.equal(mask, acted_on[key]) for key, mask in said.items())
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_every_profile_is_valid_and_explained(name):
     method = METHODS[name]

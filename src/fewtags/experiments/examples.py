@@ -210,10 +210,10 @@ def decide(
         return [], {}, np.zeros((0, len(train.categories)))
     index = torch.tensor(kept)
     outputs = learner.model(images)
-    progress = Progress(config.train.epochs - 1, config.train.epochs, 99, 100)
-    torch.manual_seed(0)
-    result = learner.objective.loss(Batch(images, torch.from_numpy(train.labels)[index], index), outputs, progress)
-    return kept, {name: mask.numpy() for name, mask in result.decisions.items()}, outputs.logits.sigmoid().numpy()
+    batch = Batch(images, torch.from_numpy(train.labels)[index], index)
+    torch.manual_seed(0)  # CANR draws
+    decisions = learner.objective.decide(batch, outputs, Progress.at_end(config.train.epochs))
+    return kept, {name: mask.numpy() for name, mask in decisions.items()}, outputs.logits.sigmoid().numpy()
 
 
 def _known(train: Annotations, row: int) -> TagList:

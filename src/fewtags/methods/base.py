@@ -6,6 +6,7 @@ plain training images once (`Learner.start`). One training step is
     outputs = model(batch.images)                       Outputs: logits, and features where the head gives them
     objective.observe(batch, outputs, progress)         writes state; no gradient
     objective.loss(batch, outputs, progress)            reads state -> StepResult; its named losses are summed
+        objective.decide(batch, outputs, progress)      what it makes of unknown labels; the report asks for it too
 
 What an Objective remembers is a buffer or a parameter, so that it is moved, saved and resumed with everything else;
 what depends on time is a function of `progress`, so that nothing is forgotten on resume. Under several processes
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +26,14 @@ from fewtags.contract import Batch, Outputs, Problem, Progress, Start, StepResul
 from fewtags.models.classifier import Classifier
 from fewtags.settings import Settings
 
+C = TypeVar("C", bound=Settings)
 
-class Objective(nn.Module):
-    """The training side of a method. Subclass it, give it a Config, write `loss`."""
+
+class Objective(nn.Module, Generic[C]):
+    """The training side of a method. Subclass it, give it a Config, write `loss`.
+
+    `class Mine(Objective["Mine.Config"])` tells type checkers what `self.config` is.
+    """
 
     class Config(Settings):
         pass
@@ -35,10 +41,9 @@ class Objective(nn.Module):
     needs_features: ClassVar[bool] = False  # needs Outputs.features, so a decoupled or graph head
     trains: ClassVar[bool] = True  # False where the head's start is all there is: no epoch is trained
 
-    def __init__(self, config: Settings, problem: Problem, feature_dim: int | None):
+    def __init__(self, config: C, problem: Problem, feature_dim: int | None):
         super().__init__()
-        self.config: Any = config
-        self.problem_size = (problem.num_images, problem.num_categories)
+        self.config = config
 
     def start(self, start: Start) -> None:
         """Before the first epoch of a new run, with a head that `needs_start`; what is kept must be a buffer."""
@@ -51,6 +56,13 @@ class Objective(nn.Module):
 
     def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
         raise NotImplementedError
+
+    def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
+        """Masks [B, C] of the unknown labels that are "found" or "rejected" now; reads state, has no gradient.
+
+        `loss` acts on them and passes them on in its StepResult. Methods that decide nothing leave this out.
+        """
+        return {}
 
     def epoch_stats(self, progress: Progress) -> Mapping[str, float]:
         """Numbers about the method's state, logged once at the end of an epoch."""

@@ -43,7 +43,7 @@ def shrinkage_of(config: CategoryAdaptive.Config, problem: Problem, feature_dim:
     return 0.15 * feature_dim / max(float(problem.known_positives.float().median()), 1.0)
 
 
-class CategoryAdaptive(Objective):
+class CategoryAdaptive(Objective["CategoryAdaptive.Config"]):
     """AN on the observed labels, plus CALD, CANR and the cross-image loss, each of which can be left out."""
 
     class Config(Settings):
@@ -157,7 +157,7 @@ class CategoryAdaptive(Objective):
     # --- loss ---
 
     def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
-        decisions = self._decide(batch, outputs, progress)
+        decisions = self.decide(batch, outputs, progress)
         observed = assume_negative_loss(outputs.logits, batch.labels)  # AN
         losses = {"observed": observed.mean()}
         if "found" in decisions:
@@ -171,7 +171,7 @@ class CategoryAdaptive(Objective):
         return StepResult(losses, {name: mask.sum() for name, mask in decisions.items()}, decisions)
 
     @torch.no_grad()
-    def _decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
+    def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
         """Which unknown labels are "found" (Eq. 7) and which assumed negatives "rejected" (Eq. 9) in this step."""
         assert outputs.features is not None
         discover = self.config.discover and progress.epoch >= self.config.discover_from_epoch

@@ -10,7 +10,7 @@ from fewtags.methods.losses import assume_negative_loss, asymmetric_loss, focal_
 from fewtags.settings import Settings
 
 
-class Elementwise(Objective):
+class Elementwise(Objective["Elementwise.Config"]):
     """The mean over images and categories of a loss of one logit and one label."""
 
     class Config(Settings):
@@ -41,6 +41,8 @@ class Focal(Elementwise):
         alpha: float | None = None
         """Weight of positives against 1 - alpha for negatives; none weighs both 1."""
 
+    config: Config
+
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return focal_loss(logits, labels, self.config.gamma, self.config.alpha)
 
@@ -57,6 +59,8 @@ class Asymmetric(Elementwise):
         """Negatives with a probability below this cost nothing."""
         detach_focus: bool = True
         """Keep the gradient out of the focusing weights, as the authors of ASL train."""
+
+    config: Config
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return asymmetric_loss(logits, labels, **self.config.model_dump(exclude={"loss_scale"}))

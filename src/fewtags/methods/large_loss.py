@@ -33,7 +33,7 @@ def largest(losses: Tensor, among: Tensor, count: int) -> Tensor:
     return chosen.view_as(among) & among
 
 
-class LargeLoss(Objective):
+class LargeLoss(Objective["LargeLoss.Config"]):
     """What the three have in common: every epoch, a larger share of a batch's unknown labels is doubted."""
 
     class Config(Settings):
@@ -47,9 +47,11 @@ class LargeLoss(Objective):
         count = share_count(losses.numel(), progress.epoch * self.config.delta_rel)
         return largest(losses, batch.labels == 0, count)
 
-    def corrected_loss(self, batch: Batch, outputs: Outputs, found: Tensor) -> StepResult:
-        losses = assume_negative_loss(outputs.logits, batch.labels.masked_fill(found, 1))
-        return StepResult({"observed": self.config.loss_scale * losses.mean()}, decisions={"found": found})
+    def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
+        """Found labels are trained as present."""
+        decisions = self.decide(batch, outputs, progress)
+        losses = assume_negative_loss(outputs.logits, batch.labels.masked_fill(decisions["found"], 1))
+        return StepResult({"observed": self.config.loss_scale * losses.mean()}, decisions=decisions)
 
 
 class LargeLossRejection(LargeLoss):
@@ -59,8 +61,13 @@ class LargeLossRejection(LargeLoss):
         average_over: Literal["all", "kept"] = "all"
         """Divide the sum of the kept losses by the number of all labels (the authors) or of the kept ones."""
 
+    config: Config
+
+    def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
+        return {"rejected": self.doubted(batch, outputs, progress)}
+
     def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
-        rejected = self.doubted(batch, outputs, progress)
+        rejected = self.decide(batch, outputs, progress)["rejected"]
         kept = assume_negative_loss(outputs.logits, batch.labels).masked_fill(rejected, 0)
         mean = kept.mean() if self.config.average_over == "all" else kept.sum() / (~rejected).sum().clamp(min=1)
         return StepResult({"observed": self.config.loss_scale * mean}, decisions={"rejected": rejected})
@@ -69,8 +76,8 @@ class LargeLossRejection(LargeLoss):
 class LargeLossTemporary(LargeLoss):
     """LL-Ct: doubted labels are trained as positives in this step."""
 
-    def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
-        return self.corrected_loss(batch, outputs, found=self.doubted(batch, outputs, progress))
+    def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
+        return {"found": self.doubted(batch, outputs, progress)}
 
 
 class LargeLossPermanent(LargeLoss):
@@ -83,6 +90,7 @@ class LargeLossPermanent(LargeLoss):
         """Only those with a strictly larger loss than the last of them, as in its authors' code: one less, so none at
         all where the share is a single label, as in small batches of few categories."""
 
+    config: Config
     corrected: Tensor  # [N, C] the labels that became positives
 
     def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
@@ -100,8 +108,8 @@ class LargeLossPermanent(LargeLoss):
         row, category = top.nonzero(as_tuple=True)
         self.corrected[gather_rows(batch.index[row]), gather_rows(category)] = True
 
-    def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
-        return self.corrected_loss(batch, outputs, found=(batch.labels == 0) & self.corrected[batch.index])
+    def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
+        return {"found": (batch.labels == 0) & self.corrected[batch.index]}
 
     def epoch_stats(self, progress: Progress) -> dict[str, float]:
         return {"corrected": float(self.corrected.sum())}

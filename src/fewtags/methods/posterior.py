@@ -30,7 +30,7 @@ from fewtags.models.discriminant import soften
 from fewtags.settings import Settings
 
 
-class PosteriorLabels(Objective):
+class PosteriorLabels(Objective["PosteriorLabels.Config"]):
     class Config(Settings):
         discover: bool = True
         """CALD: unknown labels train as present, as far as they probably are."""
@@ -63,7 +63,7 @@ class PosteriorLabels(Objective):
 
     def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
         logits, labels = outputs.logits, batch.labels
-        present = soften(logits.detach().sigmoid(), labels, self.known_proportion)
+        present = self._present(batch, outputs)
         unknown = labels == 0
         as_present, as_absent = F.softplus(-logits), F.softplus(logits)  # -log s, -log (1 - s)
         losses = {"known": as_present * (labels == 1) + as_absent * (labels == -1)}
@@ -72,10 +72,22 @@ class PosteriorLabels(Objective):
             losses["discovered"] = as_present * unknown * present
         # Summed over categories: the size that one image's loss has does not depend on how many there are.
         means = {name: loss.sum(1).mean() for name, loss in losses.items()}
-        probable = unknown & (present >= 0.5)
-        decisions = {"found": probable} if self.config.discover else {}
-        decisions |= {"rejected": probable} if self.config.reject else {}
+        decisions = self._decisions(present, unknown)
         return StepResult(means, {name: mask.sum() for name, mask in decisions.items()}, decisions)
+
+    @torch.no_grad()
+    def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
+        return self._decisions(self._present(batch, outputs), batch.labels == 0)
+
+    def _present(self, batch: Batch, outputs: Outputs) -> Tensor:
+        """q [B, C]; 1 and 0 for what is known."""
+        return soften(outputs.logits.detach().sigmoid(), batch.labels, self.known_proportion)
+
+    def _decisions(self, present: Tensor, unknown: Tensor) -> dict[str, Tensor]:
+        """Labels that are more trained as present than as absent, and by which name."""
+        probable = unknown & (present >= 0.5)
+        names = {"found": self.config.discover, "rejected": self.config.reject}
+        return {name: probable for name, used in names.items() if used}
 
     def category_stats(self, progress: Progress) -> Mapping[str, Tensor]:
         """Mean probabilities of known positives and of unknown labels, and from which one on q is over a half."""

@@ -19,7 +19,7 @@ from fewtags.settings import Settings
 EPSILON = 1e-5  # added to probabilities before their logarithm
 
 
-class Role(Objective):
+class Role(Objective["Role.Config"]):
     class Config(Settings):
         expected_positives: float | None = None
         """Mean number of tags that truly apply to an image (published: VOC 2007 1.5, COCO 2.9, NUS-WIDE 1.9, CUB 31.4,
@@ -49,8 +49,10 @@ class Role(Objective):
             name: self.config.loss_scale * 0.5 * role_half(student, teacher, batch.labels, self.expected_positives)
             for name, (student, teacher) in halves.items()
         }
-        found = (batch.labels == 0) & (estimated > 0)
-        return StepResult(losses, decisions={"found": found})
+        return StepResult(losses, decisions=self.decide(batch, outputs, progress))
+
+    def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
+        return {"found": (batch.labels == 0) & (self.label_table[batch.index] > 0)}
 
     def epoch_stats(self, progress: Progress) -> dict[str, float]:
         return {"estimated_positives": float(self.label_table.detach().sigmoid().sum(1).mean())}

@@ -41,7 +41,7 @@ def transfer_loss(logits: Tensor, labels: Tensor, found: Tensor, others: Literal
     return losses.masked_fill(~used, 0).sum() / used.sum().clamp(min=1)
 
 
-class CrossImageTransfer(Objective):
+class CrossImageTransfer(Objective["CrossImageTransfer.Config"]):
     """CST: a category is found where its feature is similar to the category's latest known positives."""
 
     needs_features = True
@@ -78,10 +78,18 @@ class CrossImageTransfer(Objective):
             "observed": assume_negative_loss(outputs.logits, labels).mean(),
             "cross_image": self.config.csl_weight * ramp(progress) * pairs_loss(outputs.features, labels == 1),
         }
-        found = self.found(self.queue.mean_cosine(outputs.features.detach()), labels, progress)
+        found = self.found_across(batch, outputs, progress)
         if progress.epoch >= self.config.discover_from_epoch:
             losses["transferred"] = transfer_loss(outputs.logits, labels, found, self.config.transfer_others)
         return StepResult(self.scaled(losses), decisions={"found": found})
+
+    def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
+        return {"found": self.found_across(batch, outputs, progress)}
+
+    def found_across(self, batch: Batch, outputs: Outputs, progress: Progress) -> Tensor:
+        """By other images: similarity to the category's latest known positives."""
+        assert outputs.features is not None
+        return self.found(self.queue.mean_cosine(outputs.features.detach()), batch.labels, progress)
 
     def found(self, belief: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """Unknown labels with a belief of at least theta; none before transfer starts."""
@@ -106,6 +114,8 @@ class SemanticTransfer(CrossImageTransfer):
         pair_hidden: int = 128
         """Width of the hidden layer, and length of the vector of each of the C(C-1)/2 pairs; 1024 in the paper."""
 
+    config: Config
+
     def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
         super().__init__(config, problem, feature_dim)
         assert feature_dim is not None  # needs_features
@@ -119,13 +129,22 @@ class SemanticTransfer(CrossImageTransfer):
         mean = pair_losses.sum() / max(1, pair_losses.numel())  # a single category has no pairs
         losses = {"cooccurrence": self.config.cooccurrence_weight * ramp(progress) * mean}
 
-        found = self.found(self.pairs.support(scores.detach(), present), batch.labels, progress)
+        found = self.found_within(scores, batch, progress)
         if progress.epoch >= self.config.discover_from_epoch:
             losses["transferred_within"] = transfer_loss(
                 outputs.logits, batch.labels, found, self.config.transfer_others
             )
         decisions = {"found": across.decisions["found"] | found}
         return StepResult({**across.losses, **self.scaled(losses)}, decisions=decisions)
+
+    @torch.no_grad()
+    def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
+        within = self.found_within(self.pairs(outputs.features), batch, progress)
+        return {"found": self.found_across(batch, outputs, progress) | within}
+
+    def found_within(self, scores: Tensor, batch: Batch, progress: Progress) -> Tensor:
+        """By the image's own known positives: mean probability of occurring with them."""
+        return self.found(self.pairs.support(scores.detach(), batch.labels == 1), batch.labels, progress)
 
 
 class PairClassifier(nn.Module):
