@@ -321,6 +321,36 @@ def review(
 
 
 @app.command()
+def serve(
+    model: Annotated[Path, typer.Argument(help="Folder of a run or saved tagger, or a file of `fewtags export`.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images that go through the model together.")] = 16,
+    queue: Annotated[int, typer.Option(min=1, help="Images that may wait; beyond it clients get 429.")] = 128,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Size that a request may have.")] = 20 * 1024**2,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that a request may take.")] = 30.0,
+    device: Device = "auto",
+) -> None:
+    """Answer with the tags of images that are POSTed to /v1/tags (extra: serve).
+
+    `curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:8000/v1/tags`, or several as a form:
+    `curl -F images=@a.jpg -F images=@b.jpg ...`. Health: /healthz, /readyz; Prometheus: /metrics; /openapi.json. With
+    FEWTAGS_API_KEY in the environment clients must send it as `X-API-Key`. Ctrl-C and SIGTERM answer what is under way
+    before they stop.
+    """
+    from fewtags.commands.serve import key_from_environment
+    from fewtags.commands.serve import serve as serve_model
+    from fewtags.errors import MissingExtra
+
+    try:
+        from fewtags.serve.app import Limits
+    except ImportError:
+        raise MissingExtra("fewtags serve", "serve") from None
+    limits = Limits(bytes=max_bytes, seconds=timeout, queue=queue, batch=batch_size)
+    serve_model(model, host=host, port=port, device=device, limits=limits, api_key=key_from_environment())
+
+
+@app.command()
 def bench(
     grid: Annotated[Path, typer.Argument(help="YAML file with datasets, methods, proportions and seeds.")],
     settings: Annotated[list[str] | None, typer.Argument(help="Settings of every run, as group.name=value.")] = None,

@@ -8,6 +8,7 @@ a picture that cannot be halved under this rule is read exactly as `open_image` 
 
 from __future__ import annotations
 
+import io
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+UPLOAD = "image"  # what a picture without a file is called in messages
 LYING = (5, 6, 7, 8)  # width and height are swapped
 
 _large_picture = threading.Lock()
@@ -70,9 +72,12 @@ def open_image(path: str | Path) -> Image.Image:
     return _upright(stored.image, stored.orientation)
 
 
-def open_resized(path: str | Path, size: tuple[int, int]) -> Image.Image:
-    """The picture at `size` (width, height), upright, its aspect ratio not kept. Raises BadImage."""
-    stored = _unpack(Path(path), size)
+def open_resized(source: str | Path | bytes, size: tuple[int, int]) -> Image.Image:
+    """The picture at `size` (width, height), upright, its aspect ratio not kept. Raises BadImage.
+
+    `source` is a file, or what an image file holds.
+    """
+    stored = _unpack(source if isinstance(source, bytes) else Path(source), size)
     if stored.scaled:
         box = (0.0, 0.0, *stored.extent)
         lying = stored.image.resize(_lying(size, stored.orientation), Image.Resampling.BICUBIC, box=box)
@@ -84,9 +89,10 @@ def open_resized(path: str | Path, size: tuple[int, int]) -> Image.Image:
 # --- unpacking ---
 
 
-def _unpack(path: Path, size: tuple[int, int] | None) -> Stored:
+def _unpack(source: Path | bytes, size: tuple[int, int] | None) -> Stored:
     """The picture of a file, decoded to its last row; scaled down where `size` is all that is wanted of it."""
-    with _opened(path) as file:
+    path = Path(UPLOAD) if isinstance(source, bytes) else source
+    with _opened(path, source) as file:
         full = file.size
         extent = _draft(file, size)
         with _in_turn(file, full):
@@ -99,16 +105,15 @@ def _unpack(path: Path, size: tuple[int, int] | None) -> Stored:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[ImageFile]:
+def _opened(path: Path, source: Path | bytes) -> Iterator[ImageFile]:
     """The file's header read; whatever goes wrong with the file, then or later, is a BadImage."""
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # reading a named pipe would wait for ever
-            what = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
-            raise BadImage(path, "not an image", f"this is {what}, not an image file.")
-        if status.st_size == 0:
-            raise BadImage(path, "empty file", "the file has zero bytes.")
-        with Image.open(path, formats=_formats()) as file:
+        if isinstance(source, Path):
+            _check_file(source)
+        elif not source:
+            raise BadImage(path, "empty file", "it has zero bytes.")
+        content = source if isinstance(source, Path) else io.BytesIO(source)
+        with Image.open(content, formats=_formats()) as file:
             yield file
     except BadImage:
         raise
@@ -125,6 +130,15 @@ def _opened(path: Path) -> Iterator[ImageFile]:
         if "truncated" in str(error).lower():
             raise BadImage(path, "truncated image", "the file ends before the picture does.") from error
         raise BadImage(path, "unreadable image", f"it cannot be decoded: {_one_line(error)}.") from error
+
+
+def _check_file(path: Path) -> None:
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):  # reading a named pipe would wait for ever
+        what = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
+        raise BadImage(path, "not an image", f"this is {what}, not an image file.")
+    if status.st_size == 0:
+        raise BadImage(path, "empty file", "the file has zero bytes.")
 
 
 @cache

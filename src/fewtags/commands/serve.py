@@ -1,0 +1,66 @@
+"""`fewtags serve`: tags over HTTP, from a run or an exported file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fewtags.engine.onnx_tagger import ExportedTagger, is_exported
+from fewtags.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from fewtags.serve.app import Limits, Tagger
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+STOP_SECONDS = 30  # that requests under way are given when the server is asked to stop
+
+
+class SavedTagger:
+    """A run's model, on the CPU or a GPU."""
+
+    def __init__(self, run: Path, device: str):
+        import torch
+
+        from fewtags.engine.run import choose_device
+        from fewtags.models.saved import load_model
+
+        self.torch, self.device = torch, choose_device(device)
+        saved = load_model(run)
+        self.model = saved.classifier.to(self.device).eval()
+        self.categories, self.thresholds, self.size = saved.categories, saved.thresholds, saved.input.size
+
+    def probabilities(self, pixels: np.ndarray) -> np.ndarray:
+        with self.torch.inference_mode():
+            images = self.torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device)
+            return self.model(images).logits.sigmoid().cpu().numpy()
+
+
+def load_tagger(model: Path, device: str = "auto") -> Tagger:
+    return ExportedTagger(model) if is_exported(model) else SavedTagger(model, device)
+
+
+def serve(model: Path, *, host: str, port: int, device: str, limits: Limits, api_key: str | None) -> None:
+    try:
+        import uvicorn
+
+        from fewtags.serve.app import create_app
+    except ImportError:
+        raise MissingExtra("fewtags serve", "serve") from None
+    if host not in LOOPBACK and not api_key:
+        print(
+            f"fewtags: Warning: everyone who reaches {host}:{port} can use this server; set FEWTAGS_API_KEY, or put it "
+            "behind something that asks who is there.",
+            file=sys.stderr,
+        )
+    app = create_app(load_tagger(model, device), limits, api_key)
+    print(f"http://{host}:{port}/v1/tags", flush=True)
+    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=STOP_SECONDS)
+
+
+def key_from_environment() -> str | None:
+    """Not an option of the command line, which every process of the machine can read."""
+    return os.environ.get("FEWTAGS_API_KEY") or None

@@ -1,0 +1,1 @@
+"""Tags over HTTP: POST an image, get its tags (`fewtags serve`)."""

@@ -1,0 +1,276 @@
+"""The HTTP side: POST /v1/tags with an image as the body, or with several as a form.
+
+    GET  /healthz      the process answers
+    GET  /readyz       the model answered its first batch; 503 until then, and while stopping
+    GET  /metrics      Prometheus
+    GET  /openapi.json what it takes and gives
+
+Images come in the request and nowhere else: no path and no address that a client names is ever read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Protocol
+
+import numpy as np
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from pydantic import BaseModel
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+
+from fewtags import __version__
+from fewtags.data.images import BadImage, open_resized
+from fewtags.serve.batching import Batcher, QueueFull
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # upper ends of the latency's histogram
+
+
+class Tagger(Protocol):
+    """What is served: a run's model or an exported file."""
+
+    categories: list[str]
+    thresholds: np.ndarray
+    size: int
+
+    def probabilities(self, pixels: np.ndarray) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Limits:
+    bytes: int = 20 * 1024**2  # of one request
+    images: int = 16  # in one request
+    seconds: float = 30.0  # that a request may take
+    queue: int = 128  # images that may wait
+    batch: int = 16
+
+
+@dataclass
+class Counters:
+    """What /metrics tells."""
+
+    requests: dict[int, int] = field(default_factory=dict)  # by status
+    images: int = 0
+    seconds: list[float] = field(default_factory=lambda: [0.0] * (len(SECONDS) + 1))
+    seconds_sum: float = 0.0
+
+    def add(self, status: int, seconds: float) -> None:
+        self.requests[status] = self.requests.get(status, 0) + 1
+        place = next((n for n, top in enumerate(SECONDS) if seconds <= top), len(SECONDS))
+        self.seconds[place] += 1
+        self.seconds_sum += seconds
+
+
+class ImageTags(BaseModel):
+    name: str | None
+    """The file name in the form; none for an image in the body."""
+    tags: dict[str, float]
+    """Tags given, with their probabilities, most probable first."""
+    error: str | None = None
+    """Why this image could not be read."""
+
+
+class Answer(BaseModel):
+    images: list[ImageTags]
+
+
+def create_app(tagger: Tagger, limits: Limits | None = None, api_key: str | None = None) -> FastAPI:
+    limits = limits or Limits()
+    server = Server(tagger, limits, api_key)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await asyncio.to_thread(server.start)
+        yield
+        await asyncio.to_thread(server.stop)
+
+    # The interactive pages of FastAPI load scripts from a CDN, so they are off; /openapi.json is there.
+    app = FastAPI(title="fewtags", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.server = server
+
+    @app.middleware("http")
+    async def count(request: Request, call_next: Any) -> Response:
+        started = time.monotonic()
+        response: Response = await call_next(request)
+        if request.url.path.startswith("/v1/"):
+            server.counters.add(response.status_code, time.monotonic() - started)
+        return response
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def readyz() -> JSONResponse:
+        return JSONResponse({"ready": server.ready}, 200 if server.ready else 503)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> str:
+        return server.metrics()
+
+    @app.get("/v1/categories")
+    async def categories(request: Request) -> dict[str, Any]:
+        server.authorise(request)
+        return {"categories": tagger.categories, "thresholds": [float(t) for t in tagger.thresholds]}
+
+    body = {
+        "required": True,
+        "content": {
+            "image/*": {"schema": {"type": "string", "format": "binary"}},
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"images": {"type": "array", "items": {"type": "string", "format": "binary"}}},
+                }
+            },
+        },
+    }
+
+    @app.post("/v1/tags", openapi_extra={"requestBody": body})
+    async def tags(
+        request: Request,
+        threshold: Annotated[float | None, "0 to 1; the model's own by default"] = None,
+        top: int | None = None,
+    ) -> Answer:
+        """Tags of an image (the body) or of several (a form). An image that cannot be read has an error instead."""
+        server.authorise(request)
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise HTTPException(422, "threshold should be a number from 0 to 1")
+        if top is not None and top < 1:
+            raise HTTPException(422, "top should be at least 1")
+        return await server.answer(request, threshold, top)
+
+    return app
+
+
+class Server:
+    """The model behind its queue, the threads that open pictures, and the limits."""
+
+    def __init__(self, tagger: Tagger, limits: Limits, api_key: str | None):
+        self.tagger, self.limits, self.api_key = tagger, limits, api_key
+        self.counters = Counters()
+        self.ready = False
+        self.waiting = 0  # images taken in and not answered yet
+
+    def start(self) -> None:
+        self.batcher = Batcher(self.tagger.probabilities, max_batch=self.limits.batch, max_queue=self.limits.queue)
+        self.openers = ThreadPoolExecutor(2, thread_name_prefix="fewtags-open")
+        blank = np.zeros((3, self.tagger.size, self.tagger.size), np.uint8)
+        self.batcher.submit(blank).result()  # the first batch of anything is slow
+        self.ready = True
+
+    def stop(self) -> None:
+        self.ready = False
+        self.openers.shutdown()
+        self.batcher.stop()
+
+    def authorise(self, request: Request) -> None:
+        if self.api_key is None:
+            return
+        given = request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self.api_key.encode()):
+            raise HTTPException(401, "the API key is missing or wrong")
+
+    async def answer(self, request: Request, threshold: float | None, top: int | None) -> Answer:
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                images = await self.images_of(request)
+                self.reserve(len(images))
+                try:
+                    rows = await asyncio.gather(*(self.predict(content) for _, content in images))
+                finally:
+                    self.waiting -= len(images)
+        except TimeoutError:
+            raise HTTPException(504, f"not answered within {self.limits.seconds:g} seconds") from None
+        self.counters.images += len(images)
+        return Answer(
+            images=[self.tags(name, row, threshold, top) for (name, _), row in zip(images, rows, strict=True)]
+        )
+
+    def reserve(self, number: int) -> None:
+        """Refuse at once what would only wait: pictures to be opened count too, so that memory stays bounded."""
+        if self.waiting + number > self.limits.queue:
+            raise HTTPException(429, "too many images are waiting; try again later", {"Retry-After": "1"})
+        self.waiting += number
+
+    async def images_of(self, request: Request) -> list[tuple[str | None, bytes]]:
+        content = await read_body(request, self.limits.bytes)
+        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+            return [(None, content)]
+        uploads = await form_files(request, content, self.limits.images)
+        if not uploads:
+            raise HTTPException(422, "the form holds no file")
+        return uploads
+
+    async def predict(self, content: bytes) -> np.ndarray | str:
+        """Probabilities [C], or why the image cannot be read."""
+        loop = asyncio.get_running_loop()
+        try:
+            pixels = await loop.run_in_executor(self.openers, self.open, content)
+            return await asyncio.wrap_future(self.batcher.submit(pixels))
+        except BadImage as error:
+            return error.reason
+        except QueueFull:
+            raise HTTPException(429, "too many images are waiting; try again later", {"Retry-After": "1"}) from None
+
+    def open(self, content: bytes) -> np.ndarray:
+        return np.asarray(open_resized(content, (self.tagger.size, self.tagger.size))).transpose(2, 0, 1)
+
+    def tags(self, name: str | None, row: np.ndarray | str, threshold: float | None, top: int | None) -> ImageTags:
+        if isinstance(row, str):
+            return ImageTags(name=name, tags={}, error=row)
+        thresholds = self.tagger.thresholds if threshold is None else np.full(len(row), threshold)
+        given = [c for c in np.argsort(-row, kind="stable") if row[c] >= thresholds[c]][:top]
+        return ImageTags(name=name, tags={self.tagger.categories[c]: round(float(row[c]), 6) for c in given})
+
+    def metrics(self) -> str:
+        """In Prometheus' text form."""
+        counters = self.counters
+        lines = ["# TYPE fewtags_requests_total counter"]
+        lines += [f'fewtags_requests_total{{status="{s}"}} {n}' for s, n in sorted(counters.requests.items())]
+        lines += ["# TYPE fewtags_images_total counter", f"fewtags_images_total {counters.images}"]
+        lines += ["# TYPE fewtags_images_waiting gauge", f"fewtags_images_waiting {self.waiting}"]
+        lines += ["# TYPE fewtags_batches_total counter"]
+        lines += [f'fewtags_batches_total{{size="{s}"}} {n}' for s, n in sorted(self.batcher.batch_sizes.items())]
+        lines += ["# TYPE fewtags_request_seconds histogram"]
+        total = 0.0
+        for top, number in zip((*map(str, SECONDS), "+Inf"), counters.seconds, strict=True):
+            total += number
+            lines.append(f'fewtags_request_seconds_bucket{{le="{top}"}} {total:g}')
+        lines += [f"fewtags_request_seconds_sum {counters.seconds_sum:.6f}", f"fewtags_request_seconds_count {total:g}"]
+        return "\n".join(lines) + "\n"
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """The body; more than `most` bytes of it are never kept."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > most:
+        raise HTTPException(413, f"a request may have {most:,} bytes")
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise HTTPException(413, f"a request may have {most:,} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def form_files(request: Request, content: bytes, most: int) -> list[tuple[str | None, bytes]]:
+    """The files of a multipart form that was read already."""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    try:
+        form = await Request(request.scope, receive).form(max_files=most, max_fields=16)
+    except (MultiPartException, HTTPException) as error:
+        raise HTTPException(422, f"the form cannot be read: {getattr(error, 'detail', error)}") from None
+    return [(part.filename, await part.read()) for _, part in form.multi_items() if isinstance(part, UploadFile)]

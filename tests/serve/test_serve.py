@@ -1,0 +1,198 @@
+"""Tags over HTTP: what it answers, what it refuses, and that requests share batches."""
+
+import io
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytest.importorskip("fastapi")
+pytest.importorskip("multipart")
+from fastapi.testclient import TestClient
+
+from fewtags.serve.app import Limits, create_app
+from fewtags.serve.batching import Batcher, QueueFull
+
+
+class Brightness:
+    """A model whose probabilities can be told from the picture: its red, green and blue."""
+
+    categories = ["red", "green", "blue"]  # noqa: RUF012
+    thresholds = np.array([0.5, 0.5, 0.5])
+    size = 8
+
+    def __init__(self, seconds=0.0):
+        self.seconds = seconds
+
+    def probabilities(self, pixels):
+        time.sleep(self.seconds)
+        return pixels.mean((2, 3)) / 255
+
+
+def picture(colour, side=20, form="PNG"):
+    out = io.BytesIO()
+    Image.new("RGB", (side, side), colour).save(out, form)
+    return out.getvalue()
+
+
+@pytest.fixture
+def client():
+    with TestClient(create_app(Brightness(), Limits(bytes=20_000, images=3))) as made:
+        yield made
+
+
+def test_an_image_in_the_body_gets_its_tags(client):
+    answer = client.post("/v1/tags", content=picture("red"), headers={"Content-Type": "image/png"})
+    assert answer.status_code == 200
+    assert answer.json() == {"images": [{"name": None, "tags": {"red": 1.0}, "error": None}]}
+
+
+def test_several_images_in_a_form_are_answered_in_order_and_a_broken_one_says_why(client):
+    files = [
+        ("images", ("a.png", picture("blue"), "image/png")),
+        ("images", ("b.png", b"no picture", "image/png")),
+        ("images", ("c.png", picture("yellow"), "image/png")),
+    ]
+    rows = client.post("/v1/tags", files=files).json()["images"]
+    assert [row["name"] for row in rows] == ["a.png", "b.png", "c.png"]
+    assert [list(row["tags"]) for row in rows] == [["blue"], [], ["red", "green"]]
+    assert "image format" in rows[1]["error"]
+
+
+def test_threshold_and_top_choose_tags(client):
+    def tags(**query):
+        return list(client.post("/v1/tags", params=query, content=picture((250, 200, 20))).json()["images"][0]["tags"])
+
+    assert tags() == ["red", "green"]
+    assert tags(threshold=0.9) == ["red"]
+    assert tags(threshold=0.0, top=2) == ["red", "green"]
+    assert client.post("/v1/tags", params={"threshold": 2}, content=b"").status_code == 422
+
+
+def test_too_large_and_too_many_are_refused(client):
+    assert client.post("/v1/tags", content=b"x" * 30_000).status_code == 413
+    assert client.post("/v1/tags", content=(b"x" * 9_000 for _ in range(4))).status_code == 413  # no declared length
+    many = [("images", (f"{n}.png", picture("red"), "image/png")) for n in range(4)]
+    assert client.post("/v1/tags", files=many).status_code == 422
+
+
+def test_paths_and_addresses_of_a_client_are_never_read(client, tmp_path):
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(picture("red"))
+    for content in (str(secret).encode(), f"file://{secret}".encode(), b"http://127.0.0.1/x.png"):
+        row = client.post("/v1/tags", content=content).json()["images"][0]
+        assert row["tags"] == {}
+    assert client.post("/v1/tags", data={"images": str(secret)}, files={}).json()["images"][0]["tags"] == {}
+
+
+def test_a_bomb_is_refused_and_the_server_goes_on(client, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    row = client.post("/v1/tags", content=picture("red", side=100)).json()["images"][0]
+    assert "million pixels" in row["error"]
+    assert client.get("/healthz").status_code == 200
+
+
+def test_the_api_key_is_asked_for():
+    with TestClient(create_app(Brightness(), api_key="secret")) as client:
+        assert client.post("/v1/tags", content=picture("red")).status_code == 401
+        assert client.post("/v1/tags", content=picture("red"), headers={"X-API-Key": "wrong"}).status_code == 401
+        for header in ({"X-API-Key": "secret"}, {"Authorization": "Bearer secret"}):
+            assert client.post("/v1/tags", content=picture("red"), headers=header).status_code == 200
+        assert client.get("/healthz").status_code == 200
+
+
+def test_ready_only_while_the_model_answers():
+    app = create_app(Brightness())
+    server = app.state.server
+    assert not server.ready
+    with TestClient(app) as client:
+        assert client.get("/readyz").status_code == 200
+    assert not server.ready
+
+
+def test_metrics_count_requests_images_and_batches(client):
+    client.post("/v1/tags", content=picture("red"))
+    client.post("/v1/tags", content=b"x" * 30_000)
+    text = client.get("/metrics").text
+    assert 'fewtags_requests_total{status="200"} 1' in text
+    assert 'fewtags_requests_total{status="413"} 1' in text
+    assert "fewtags_images_total 1" in text
+    assert 'fewtags_request_seconds_bucket{le="+Inf"} 2' in text
+
+
+def test_beyond_the_queue_clients_get_429_and_all_others_are_answered():
+    with TestClient(create_app(Brightness(seconds=0.2), Limits(queue=4, batch=2))) as client:
+        statuses = []
+
+        def post():
+            statuses.append(client.post("/v1/tags", content=picture("red")).status_code)
+
+        threads = [threading.Thread(target=post) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert set(statuses) == {200, 429}
+    assert statuses.count(200) >= 4
+
+
+def test_a_request_that_takes_too_long_is_ended():
+    with TestClient(create_app(Brightness(seconds=0.5), Limits(seconds=0.1))) as client:
+        assert client.post("/v1/tags", content=picture("red")).status_code == 504
+
+
+def test_what_waits_together_goes_through_the_model_together():
+    release, sizes = threading.Event(), []
+
+    def model(pixels):
+        sizes.append(len(pixels))
+        release.wait(5)
+        return pixels.reshape(len(pixels), -1)[:, :1]
+
+    batcher = Batcher(model, max_batch=4, max_wait=0.01, max_queue=10)
+    first = batcher.submit(np.full((3, 1, 1), 7))
+    while not sizes:
+        time.sleep(0.001)
+    others = [batcher.submit(np.full((3, 1, 1), n)) for n in range(6)]
+    release.set()
+    assert first.result() == [7]
+    assert [int(other.result()[0]) for other in others] == list(range(6))
+    assert sizes == [1, 4, 2]
+    batcher.stop()
+
+
+def test_a_failing_batch_fails_its_requests_and_no_other():
+    def model(pixels):
+        if pixels.max() > 5:
+            raise ValueError("bad batch")
+        return pixels.reshape(len(pixels), -1)
+
+    batcher = Batcher(model, max_batch=1)
+    bad, good = batcher.submit(np.full((3, 1, 1), 9)), batcher.submit(np.zeros((3, 1, 1)))
+    with pytest.raises(ValueError, match="bad batch"):
+        bad.result()
+    assert good.result().tolist() == [0, 0, 0]
+    batcher.stop()
+
+
+def test_the_queue_is_bounded():
+    block = threading.Event()
+    batcher = Batcher(lambda pixels: [block.wait(5)] * len(pixels), max_batch=1, max_queue=2)
+    with pytest.raises(QueueFull):
+        for _ in range(5):
+            batcher.submit(np.zeros(1))
+    block.set()
+    batcher.stop()
+
+
+def test_a_saved_model_is_served():
+    from fewtags.commands.serve import load_tagger
+
+    golden = Path(__file__).parents[1] / "golden"
+    tagger = load_tagger(golden / "format-2", "cpu")
+    with TestClient(create_app(tagger)) as client:
+        content = next((golden / "pictures").glob("*.jpg")).read_bytes()
+        assert client.post("/v1/tags", content=content).json()["images"][0]["error"] is None
