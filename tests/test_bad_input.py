@@ -472,16 +472,20 @@ def test_no_traceback_from_the_installed_command(tmp_path):
     )
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(patches, tags_file, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_and_says_how_to_go_on(number, patches, tags_file, tmp_path):
+    """A terminal sends it to everything that the command started, so what reads images ahead must not die of it."""
     run = tmp_path / "run"
-    settings = [*TINY, "train.epochs=100000", "train.evaluate_every=100000"]
+    settings = [*TINY, "train.epochs=100000", "train.evaluate_every=100000", "train.workers=2"]
+    settings += ["input.keep_in_memory=false"]
     command = [sys.executable, "-m", "fewtags", "train", patches.root, "--tags", tags_file, *settings, "--out", run]
-    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(list(map(str, command)), stderr=pipe, stdout=pipe, text=True, start_new_session=True)
     for _ in range(600):
         if (run / "checkpoints/last.pt").exists():
             break
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == INTERRUPTED
     assert "everything is saved" in err.splitlines()[-1]

@@ -57,7 +57,7 @@ class TrainConfig(Settings):
     """torch.compile the model."""
     device: str = "auto"
     workers: int | None = None
-    """Processes that load images; by default the number of cores, at most 8, and 0 where images are kept in memory."""
+    """Threads that read images; by default as many as there are cores. 0 reads them between the steps."""
     evaluate_every: int = Field(1, ge=1)
     """Epochs between two evaluations; the last epoch is always evaluated."""
     best_by: Literal["map", "map_voc12"] = "map"

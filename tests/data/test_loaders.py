@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -149,7 +151,7 @@ def test_batches_carry_the_labels_of_their_rows(patches):
     assert sorted(seen) == list(range(48))
 
 
-def test_worker_processes_give_the_same_batches(patches):
+def test_worker_threads_give_the_same_batches(patches):
     config = TinyConfig.make()
 
     def pixels(workers: int) -> torch.Tensor:
@@ -157,6 +159,39 @@ def test_worker_processes_give_the_same_batches(patches):
         return torch.cat([loaded.batch.images for epoch in (0, 1) for loaded in batches.epoch(epoch)])
 
     assert torch.equal(pixels(0), pixels(2))
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_batches_equal_a_plain_loop_over_the_files(workers, patches):
+    """Whatever threads do: file by file, resized, cropped by the image's own draw, mirrored, stacked."""
+    config = TinyConfig.make().input
+    batches = image_batches(patches, config, batch_size=7, workers=workers, augment=True, seed=3)
+    for loaded in batches.epoch(2):
+        for pixels, row in zip(loaded.batch.images, loaded.batch.index.tolist(), strict=True):
+            with Image.open(patches.path(row)) as file:
+                square = file.convert("RGB").resize((config.first_side,) * 2, Image.Resampling.BICUBIC)
+            expected = random_crop_flip(square, config, np.random.default_rng((3, 2, row)))
+            np.testing.assert_array_equal(pixels.permute(1, 2, 0).numpy(), expected)
+
+
+def test_several_views_come_from_one_opening(patches, monkeypatch):
+    config = TinyConfig.make().input
+    alone = [ImageDataset(patches, config, augment=True, seed=0, keep=False)[epoch, 5].image for epoch in range(4)]
+    opened, original = [], dataset.read_square
+    monkeypatch.setattr(dataset, "read_square", lambda *args: opened.append(args) or original(*args))
+    views = ImageDataset(patches, config, augment=True, seed=0, keep=False).views(5, range(4))
+    assert len(opened) == 1
+    for view, expected in zip(views, alone, strict=True):
+        np.testing.assert_array_equal(view.image, expected)
+
+
+def test_an_abandoned_epoch_leaves_no_threads(patches):
+    before = threading.active_count()
+    epoch = image_batches(patches, TinyConfig.make().input, batch_size=4, workers=3, augment=True).epoch()
+    next(epoch)
+    assert threading.active_count() > before
+    epoch.close()
+    assert threading.active_count() == before
 
 
 def test_unreadable_images_are_left_out_of_the_batch():

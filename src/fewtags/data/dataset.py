@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,12 +10,11 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from fewtags.contract import Batch
 from fewtags.data.annotations import Annotations
-from fewtags.data.images import BadImage, open_image
-from fewtags.data.preprocess import InputConfig, random_crop_flip, resize_square
+from fewtags.data.images import BadImage
+from fewtags.data.preprocess import InputConfig, random_crop_flip, read_square
 
 
 class Sample(NamedTuple):
@@ -31,10 +31,11 @@ class Loaded:
     broken: dict[int, str]  # row -> reason
 
 
-class ImageDataset(Dataset[Sample]):
+class ImageDataset:
     """Item (epoch, row) -> Sample. The augmentation depends on seed, epoch and row alone, so it can be repeated.
 
     Training images are resized to `first_side` and then augmented; the others are resized to the input size at once.
+    Several threads may read from it.
     """
 
     def __init__(self, annotations: Annotations, config: InputConfig, *, augment: bool, seed: int, keep: bool):
@@ -49,19 +50,25 @@ class ImageDataset(Dataset[Sample]):
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         epoch, row = key
+        return self.views(row, [epoch])[0]
+
+    def views(self, row: int, epochs: Sequence[int]) -> list[Sample]:
+        """The image as it is seen in each of these epochs; its file is opened once."""
         try:
             image = self._resized(row)
         except BadImage as error:
-            return Sample(None, row, str(error))
+            return [Sample(None, row, str(error)) for _ in epochs]
+        return [Sample(self._view(image, epoch, row), row) for epoch in epochs]
+
+    def _view(self, image: Image.Image, epoch: int, row: int) -> np.ndarray:
         if not self.augment:
-            return Sample(np.asarray(image), row)
-        return Sample(random_crop_flip(image, self.config, np.random.default_rng((self.seed, epoch, row))), row)
+            return np.asarray(image)
+        return random_crop_flip(image, self.config, np.random.default_rng((self.seed, epoch, row)))
 
     def _resized(self, row: int) -> Image.Image:
         if self.kept is not None and row in self.kept:
             return self.kept[row]
-        side = self.config.first_side if self.augment else self.config.size
-        image = resize_square(open_image(self.annotations.path(row)), side)
+        image = read_square(self.annotations.path(row), self.config.first_side if self.augment else self.config.size)
         if self.kept is not None:
             self.kept[row] = image
         return image
@@ -70,14 +77,15 @@ class ImageDataset(Dataset[Sample]):
 class Collate:
     """Samples -> Loaded, without the images that could not be read."""
 
-    def __init__(self, labels: Tensor):
+    def __init__(self, labels: Tensor, pin: bool = False):
         self.labels = labels
+        self.pin = pin  # in memory from which a GPU copies while it computes
 
-    def __call__(self, samples: list[Sample]) -> Loaded:
+    def __call__(self, samples: Sequence[Sample]) -> Loaded:
         broken = {sample.row: sample.problem for sample in samples if sample.image is None}
         images = [sample.image for sample in samples if sample.image is not None]
         if not images:
             return Loaded(None, broken)
         index = torch.tensor([sample.row for sample in samples if sample.image is not None])
         pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)  # [B, 3, H, W] uint8; the backbone normalises
-        return Loaded(Batch(pixels, self.labels[index], index), broken)
+        return Loaded(Batch(pixels.pin_memory() if self.pin else pixels, self.labels[index], index), broken)

@@ -1,23 +1,28 @@
-"""DataLoaders: which rows come when. Order depends on seed and epoch alone, and every image comes exactly once."""
+"""Batches of images, read by threads while the network runs.
+
+Their order depends on seed and epoch alone, and every image comes exactly once.
+"""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Sampler
 
 from fewtags import distributed
 from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import Collate, ImageDataset, Loaded
+from fewtags.data.prefetch import default_workers, in_order
 from fewtags.data.preprocess import InputConfig
 
 KEEP_BYTES = 2 * 1024**3
+AHEAD = 2  # batches that may wait to be used
 
 
-class EpochBatches(Sampler[list[tuple[int, int]]]):
+class EpochBatches:
     """Batches of (epoch, row) for one epoch, from a given step on; `start(epoch, step)` says where.
 
     The rows are dealt into batches of nearly equal size, so that no short batch is left over at the end. Of each batch,
@@ -47,8 +52,8 @@ class EpochBatches(Sampler[list[tuple[int, int]]]):
 class ImageBatches:
     """Batches read from image files; `epoch(number, from_step)` gives them as Loaded."""
 
-    def __init__(self, loader: DataLoader, sampler: EpochBatches):
-        self.loader, self.sampler = loader, sampler
+    def __init__(self, dataset: ImageDataset, sampler: EpochBatches, collate: Collate, workers: int):
+        self.dataset, self.sampler, self.collate, self.workers = dataset, sampler, collate, workers
 
     @property
     def num_steps(self) -> int:
@@ -56,7 +61,12 @@ class ImageBatches:
 
     def epoch(self, number: int = 0, from_step: int = 0) -> Iterator[Loaded]:
         self.sampler.start(number, from_step)
-        return iter(self.loader)
+        batches = list(self.sampler)
+        keys = (key for batch in batches for key in batch)
+        ahead = AHEAD * max(map(len, batches), default=1)
+        with closing(in_order(self.dataset.__getitem__, keys, workers=self.workers, ahead=ahead)) as samples:
+            for batch in batches:
+                yield self.collate(list(islice(samples, len(batch))))
 
 
 def image_batches(
@@ -70,20 +80,12 @@ def image_batches(
     seed: int = 0,
     on_gpu: bool = False,
 ) -> ImageBatches:
+    """Of the images of `annotations`; `workers` threads read them, by default as many as there are cores."""
     keep = input_config.keep_in_memory
     if keep is None:
         side = input_config.first_side if augment else input_config.size
-        keep = not on_gpu and not workers and len(annotations) * side * side * 3 < KEEP_BYTES
-    if workers is None:
-        workers = 0 if keep else min(8, os.cpu_count() or 1)
+        keep = len(annotations) * side * side * 3 < KEEP_BYTES
     dataset = ImageDataset(annotations, input_config, augment=augment, seed=seed, keep=keep)
     sampler = EpochBatches(len(annotations), batch_size, shuffle=augment if shuffle is None else shuffle, seed=seed)
-    loader: DataLoader = DataLoader(
-        dataset,
-        batch_sampler=sampler,
-        collate_fn=Collate(torch.from_numpy(annotations.labels)),
-        num_workers=workers,
-        persistent_workers=workers > 0,
-        pin_memory=on_gpu,
-    )
-    return ImageBatches(loader, sampler)
+    collate = Collate(torch.from_numpy(annotations.labels), pin=on_gpu)
+    return ImageBatches(dataset, sampler, collate, default_workers() if workers is None else workers)

@@ -1,13 +1,15 @@
-"""From an opened picture to the square the backbone sees: one place for training, prediction, pages and export."""
+"""From an image file to the square the backbone sees: one place for training, prediction, pages and export."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Self
 
 import numpy as np
 from PIL import Image
 from pydantic import Field, model_validator
 
+from fewtags.data.images import open_resized
 from fewtags.settings import Settings
 
 
@@ -41,9 +43,12 @@ class InputConfig(Settings):
         return self.crops or [round(self.first_side * eighths / 8) for eighths in (8, 7, 6, 5, 4)]
 
 
-def resize_square(image: Image.Image, side: int) -> Image.Image:
-    """Not keeping the aspect ratio, as the paper does."""
-    return image if image.size == (side, side) else image.resize((side, side), Image.Resampling.BICUBIC)
+def read_square(path: str | Path, side: int) -> Image.Image:
+    """The picture as a square, not keeping its aspect ratio, as the paper does. Raises BadImage.
+
+    A network that sees plain images sees this at `InputConfig.size`; crops are taken of it at `first_side`.
+    """
+    return open_resized(path, (side, side))
 
 
 def random_crop_flip(image: Image.Image, config: InputConfig, rng: np.random.Generator) -> np.ndarray:
