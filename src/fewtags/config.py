@@ -98,16 +98,11 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
     name = str(given.get("method", {}).get("name", DEFAULT_METHOD))
     method = find_method(name)
     profile = str(given.get("method", {}).get("profile", "default"))
-    if profile != "default" and profile not in method.profiles:
-        raise UserError(
-            f"Method '{name}' has no profile '{profile}'; {did_you_mean(profile, ['default', *method.profiles])}"
-        )
-
-    method_head = method.head_of(profile)
-    head_name = str(given.get("head", {}).get("name", method_head))
+    recipe = method.profile(profile)
+    head_name = str(given.get("head", {}).get("name", recipe.head))
     merged: dict[str, Any] = {}
-    for key, value in method.settings_of(profile).items():
-        if head_name == method_head or not key.startswith("head."):  # what it says of its head is not meant for another
+    for key, value in recipe.settings.items():
+        if head_name == recipe.head or not key.startswith("head."):  # what it says of its head is not meant for another
             merged = merge(merged, nest(key, value))
     merged = merge(merged, given)
 

@@ -24,7 +24,7 @@ def some_labels(num_categories: int, num_images: int = 12) -> torch.Tensor:
 CASES = [
     (name, profile)
     for name, method in METHODS.items()
-    for profile in ("default", *(p for p, settings in method.profiles.items() if "objective" in settings))
+    for profile in ("default", *(key for key, one in method.profiles.items() if one.is_own_recipe))
     if objective_class(name, profile).trains
 ]
 
@@ -109,7 +109,7 @@ def test_what_it_says_to_decide_is_what_its_loss_acts_on(name, profile):
 @pytest.mark.parametrize("name", METHODS)
 def test_every_profile_is_valid_and_explained(name):
     method = METHODS[name]
-    for profile in method.profiles:
+    for profile in ("default", *method.profiles):
         load_config(overrides=[f"method={name}", f"method.profile={profile}"])
-        assert method.profile_notes[profile]
+        assert method.profile(profile).note
     assert "@" in method.bibtex

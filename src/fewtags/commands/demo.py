@@ -66,7 +66,7 @@ def run_demo(
 def demo_config(method: str, folder: Path, known: float, seed: int, quick: bool, profile: str = "default") -> RunConfig:
     places = [f"data.source={folder / 'pictures'}", f"model.weights={BACKBONE}", f"cache.folder={folder / 'cache'}"]
     # The paper's tanh layer and dropout pay for this backbone's 96 channels; on 1280 frozen ones both do harm.
-    decoupled = find_method(method).head_of(profile) == "decoupled"
+    decoupled = find_method(method).profile(profile).head == "decoupled"
     head = ["head.hidden=true", "head.dropout=0.5"] if decoupled else []
     overrides = [
         *SETTINGS,

@@ -41,12 +41,13 @@ def describe_method(name: str) -> str:
     others = {k: v for k, v in method.settings.items() if not k.startswith(("method.", "head."))}
     if others:
         lines += ["", "Other settings it changes by default"] + [f"  {k} = {v}" for k, v in others.items()]
-    if "default" in method.profile_notes:
-        lines += ["", f"Profile default: {method.profile_notes['default']}"]
-    for profile, changes in method.profiles.items():
-        note = method.profile_notes.get(profile, "")
-        lines += ["", f"Profile {profile} (--profile {profile}){': ' + note if note else ''}"]
-        lines += [f"  {key} = {value}" for key, value in changes.items()]
+    if method.note:
+        lines += ["", f"Profile default: {method.note}"]
+    for name, profile in method.profiles.items():
+        lines += ["", f"Profile {name} (--profile {name}){': ' + profile.note if profile.note else ''}"]
+        if profile.is_own_recipe:
+            lines += [f"  with the {profile.head or method.head} head and an objective of its own"]
+        lines += [f"  {key} = {value}" for key, value in profile.settings.items()]
     return "\n".join([*lines, "", method.bibtex]).rstrip()
 
 

@@ -60,14 +60,11 @@ CALDNR_DEFAULT: dict[str, Any] = {
     "train.warmup_epochs": 0.6,
     "train.ema": 0.95,
 }
-THRESHOLDS = {"head": "decoupled", "objective": "fewtags.methods.category_adaptive:CategoryAdaptive"}
-DECOUPLED_AN = {"head": "decoupled", "objective": "fewtags.methods.elementwise:AssumeNegative"}
 # The paper's head, queue and thresholds, for small data and features of any spread; results/demo-methods tells what
 # each change does. Absolute thresholds of 0.6 and more never fire where known positives have a mean similarity of 0.2,
 # so theta is placed relative to s_neg and s_pos; features are centred or whitened before they are compared; no tanh
 # layer, which overfits; and no cross-image loss, which takes hidden positives for negatives and drives them away.
 CALDNR_RELATIVE: dict[str, Any] = {
-    **THRESHOLDS,
     "head.hidden": False,
     "head.width": 128,
     "method.thresholds": "relative",
@@ -79,7 +76,6 @@ CALDNR_RELATIVE: dict[str, Any] = {
     "method.csl_weight": 0.0,
 }
 CALDNR_PAPER: dict[str, Any] = {
-    **THRESHOLDS,
     **PAPER_TRAINING,
     "head.hidden": True,
     "head.width": 512,
@@ -107,10 +103,12 @@ NO_CATU_PAPER: dict[str, Any] = {
     "method.theta_before": 1.0,
     "method.reject_gap": 0.3,
 }
-CALDNR_NOTES = {
-    "default": "for a frozen backbone: starts at the closed form of `instant`, and trains every unknown label as the "
-    "probability that it is present",
-    "relative": "the paper's head and queue with thresholds relative to the similarities seen, on whitened features; "
-    "no tanh layer, no L_csl. For training the backbone too",
-    "paper": "the training of the paper and, where its text is silent, of its authors' code",
-}
+CALDNR_NOTE = (
+    "for a frozen backbone: starts at the closed form of `instant`, and trains every unknown label as the probability "
+    "that it is present"
+)
+RELATIVE_NOTE = (
+    "the paper's head and queue with thresholds relative to the similarities seen, on whitened features; no tanh "
+    "layer, no L_csl. For training the backbone too"
+)
+CALDNR_PAPER_NOTE = "the training of the paper and, where its text is silent, of its authors' code"

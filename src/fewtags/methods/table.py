@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fewtags.errors import UserError, did_you_mean
 from fewtags.methods import citations
+from fewtags.methods.method import Method, Profile
 from fewtags.methods.recipes import (
     CALDNR_DEFAULT,
-    CALDNR_NOTES,
+    CALDNR_NOTE,
     CALDNR_PAPER,
+    CALDNR_PAPER_NOTE,
     CALDNR_RELATIVE,
-    DECOUPLED_AN,
     DEFAULT_NOTE,
     LL_DEFAULT_NOTE,
     LL_OWN_NOTE,
@@ -25,47 +25,18 @@ from fewtags.methods.recipes import (
     PAPER_LINEAR,
     PAPER_NOTE,
     PAPER_TRAINING,
+    RELATIVE_NOTE,
 )
 
 if TYPE_CHECKING:
     from fewtags.methods.base import Objective
 
 
-@dataclass(frozen=True)
-class Method:
-    """A head, an objective, and what people should know before choosing it."""
-
-    name: str
-    title: str
-    sentence: str  # what it does, in one sentence
-    head: str  # a row of HEADS
-    objective: str | type[Objective]  # "module:Class", loaded when it is used, or the class
-    venue: str
-    bibtex: str
-    # Settings that differ from the general defaults, as dotted names: {"head.hidden": 1024, "train.lr": 1e-5}. The
-    # user's file and overrides win over them. `profiles` come on top of `settings`, which alone are the default one; a
-    # profile that names another "objective" (and "head") is a recipe of its own, and `settings` are left out.
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    profile_notes: Mapping[str, str] = field(default_factory=dict)  # what each profile is, in words
-
-    def head_of(self, profile: str = "default") -> str:
-        return self.profiles.get(profile, {}).get("head", self.head)
-
-    def objective_of(self, profile: str = "default") -> str | type[Objective]:
-        return self.profiles.get(profile, {}).get("objective", self.objective)
-
-    def settings_of(self, profile: str = "default") -> dict[str, Any]:
-        """By dotted name."""
-        own = self.profiles.get(profile, {})
-        below = {} if "objective" in own else self.settings
-        return {**below, **{key: value for key, value in own.items() if key not in ("head", "objective")}}
-
-
 def _ablation(name: str, title: str, sentence: str, *, catu: bool = True, **parts: bool) -> Method:
     """A row of the paper's Table 2: the method with parts of it left out."""
     left_out: dict[str, Any] = {f"method.{key}": value for key, value in parts.items()}
     default, relative, paper = ({**base, **left_out} for base in (CALDNR_DEFAULT, CALDNR_RELATIVE, CALDNR_PAPER))
+    thresholds = partial(Profile, head="decoupled", objective="fewtags.methods.category_adaptive:CategoryAdaptive")
     default["head.refine"] = parts.get("discover", True)  # the labels found before training are CALD's too
     if not catu:
         default |= NO_CATU_DEFAULT
@@ -80,8 +51,11 @@ def _ablation(name: str, title: str, sentence: str, *, catu: bool = True, **part
         venue="IEEE Transactions on Multimedia 2024",
         bibtex=citations.CALDNR,
         settings=default,
-        profiles={"relative": relative, "paper": paper},
-        profile_notes=CALDNR_NOTES,
+        note=CALDNR_NOTE,
+        profiles={
+            "relative": thresholds(relative, RELATIVE_NOTE),
+            "paper": thresholds(paper, CALDNR_PAPER_NOTE),
+        },
     )
 
 
@@ -97,7 +71,7 @@ METHODS: dict[str, Method] = {
             venue="a ridge-regularised linear discriminant; calibrated as in KDD 2008",
             bibtex=citations.ELKAN_NOTO,
             settings={"input.augment": False},
-            profile_notes={"default": "nothing to choose: the penalty and the known proportion come from the labels"},
+            note="nothing to choose: the penalty and the known proportion come from the labels",
         ),
         Method(
             name="linear",
@@ -109,7 +83,7 @@ METHODS: dict[str, Method] = {
             venue="the common linear probe, solved by L-BFGS (Mathematical Programming 1989)",
             bibtex=citations.LBFGS,
             settings={"input.augment": False, "model.train_from": "head"},
-            profile_notes={"default": "nothing to choose: the regularisation comes from held-out known labels"},
+            note="nothing to choose: the regularisation comes from held-out known labels",
         ),
         Method(
             name="an",
@@ -119,8 +93,8 @@ METHODS: dict[str, Method] = {
             objective="fewtags.methods.elementwise:AssumeNegative",
             venue="the common baseline, named in CVPR 2021; the row 'ResNet-101' of the paper",
             bibtex=citations.ROLE,
-            profiles={"paper": {**PAPER_LINEAR, "method.loss_scale": 10.0}},
-            profile_notes={"default": DEFAULT_NOTE, "paper": PAPER_NOTE},
+            profiles={"paper": Profile({**PAPER_LINEAR, "method.loss_scale": 10.0}, PAPER_NOTE)},
+            note=DEFAULT_NOTE,
         ),
         Method(
             name="focal",
@@ -131,15 +105,10 @@ METHODS: dict[str, Method] = {
             venue="ICCV 2017",
             bibtex=citations.FOCAL,
             profiles={
-                "paper": {**PAPER_LINEAR, "method.gamma": 3.0, "method.loss_scale": 60.0},
-                "own": {"method.gamma": 2.0, "method.alpha": 0.25},
+                "paper": Profile({**PAPER_LINEAR, "method.gamma": 3.0, "method.loss_scale": 60.0}, PAPER_NOTE),
+                "own": Profile({"method.gamma": 2.0, "method.alpha": 0.25}, "gamma and alpha of its authors"),
             },
-            profile_notes={
-                "default": "gamma of its authors, without their alpha, which was chosen for object detection; "
-                + DEFAULT_NOTE,
-                "paper": PAPER_NOTE,
-                "own": "gamma and alpha of its authors",
-            },
+            note="gamma of its authors, without their alpha, which was chosen for object detection; " + DEFAULT_NOTE,
         ),
         Method(
             name="asl",
@@ -150,26 +119,25 @@ METHODS: dict[str, Method] = {
             venue="ICCV 2021",
             bibtex=citations.ASL,
             profiles={
-                "paper": {**PAPER_LINEAR, "method.detach_focus": False, "method.loss_scale": 30.0},
-                "own": {
-                    "model.train_from": "all",
-                    "head.standardise": False,
-                    "input.size": 448,
-                    "train.epochs": 40,
-                    "train.lr": 2e-4,
-                    "train.head_lr_scale": 1.0,
-                    "train.weight_decay": 1e-4,
-                    "train.warmup_epochs": 8.0,
-                    "train.ema": 0.9997,
-                },
+                "paper": Profile({**PAPER_LINEAR, "method.detach_focus": False, "method.loss_scale": 30.0}, PAPER_NOTE),
+                "own": Profile(
+                    {
+                        "model.train_from": "all",
+                        "head.standardise": False,
+                        "input.size": 448,
+                        "train.epochs": 40,
+                        "train.lr": 2e-4,
+                        "train.head_lr_scale": 1.0,
+                        "train.weight_decay": 1e-4,
+                        "train.warmup_epochs": 8.0,
+                        "train.ema": 0.9997,
+                    },
+                    "its authors' loss and training, without their image augmentation. They sum over images and "
+                    "categories where this takes the mean: the same under Adam but for the scale. The moving average "
+                    "of the weights needs some ten thousand steps",
+                ),
             },
-            profile_notes={
-                "default": "the loss of `own`, and " + DEFAULT_NOTE,
-                "paper": PAPER_NOTE,
-                "own": "its authors' loss and training, without their image augmentation. They sum over images and "
-                "categories where this takes the mean: the same under Adam but for the scale. The moving average of "
-                "the weights needs some ten thousand steps",
-            },
+            note="the loss of `own`, and " + DEFAULT_NOTE,
         ),
         Method(
             name="ssgrl",
@@ -180,28 +148,30 @@ METHODS: dict[str, Method] = {
             venue="ICCV 2019",
             bibtex=citations.SSGRL,
             profiles={
-                "paper": {**PAPER_TRAINING, "head.graph": "words", "method.loss_scale": 10.0},
-                "own": {
-                    "model.backbone": "resnet101",
-                    "model.train_from": "layer4",
-                    "head.width": 1024,
-                    "input.size": 576,
-                    "input.resize": 640,
-                    "input.crops": [640, 576, 512, 384, 320],
-                    "input.flip": False,
-                    "train.batch_size": 4,
-                    "train.optimizer": "adam",
-                    "train.lr": 1e-5,
-                    "train.head_lr_scale": 1.0,
-                    "train.weight_decay": 0.0,
-                    "train.schedule": "none",
-                },
+                "paper": Profile(
+                    {**PAPER_TRAINING, "head.graph": "words", "method.loss_scale": 10.0},
+                    PAPER_NOTE + "; its graph is learned, from the similarity of the categories' words on",
+                ),
+                "own": Profile(
+                    {
+                        "model.backbone": "resnet101",
+                        "model.train_from": "layer4",
+                        "head.width": 1024,
+                        "input.size": 576,
+                        "input.resize": 640,
+                        "input.crops": [640, 576, 512, 384, 320],
+                        "input.flip": False,
+                        "train.batch_size": 4,
+                        "train.optimizer": "adam",
+                        "train.lr": 1e-5,
+                        "train.head_lr_scale": 1.0,
+                        "train.weight_decay": 0.0,
+                        "train.schedule": "none",
+                    },
+                    "its authors' model and training, for as many epochs as are set",
+                ),
             },
-            profile_notes={
-                "default": DEFAULT_NOTE,
-                "paper": PAPER_NOTE + "; its graph is learned, from the similarity of the categories' words on",
-                "own": "its authors' model and training, for as many epochs as are set",
-            },
+            note=DEFAULT_NOTE,
         ),
         Method(
             name="kggr",
@@ -213,14 +183,13 @@ METHODS: dict[str, Method] = {
             bibtex=citations.KGGR,
             settings={"head.classifier_graph": "paper"},
             profiles={
-                "paper": {**PAPER_TRAINING, "method.loss_scale": 10.0},
-                "own": {**PAPER_TRAINING, "train.batch_size": 8, "train.step_epochs": 15},
+                "paper": Profile({**PAPER_TRAINING, "method.loss_scale": 10.0}, PAPER_NOTE),
+                "own": Profile(
+                    {**PAPER_TRAINING, "train.batch_size": 8, "train.step_epochs": 15},
+                    "the training of its public third-party implementation; its authors published none",
+                ),
             },
-            profile_notes={
-                "default": DEFAULT_NOTE,
-                "paper": PAPER_NOTE,
-                "own": "the training of its public third-party implementation; its authors published none",
-            },
+            note=DEFAULT_NOTE,
         ),
         Method(
             name="cst",
@@ -231,14 +200,15 @@ METHODS: dict[str, Method] = {
             venue="AAAI 2022",
             bibtex=citations.SST,
             profiles={
-                "paper": {**PAPER_TRAINING, "method.csl": "sampled", "method.transfer_others": "absent"},
-                "own": {**PAPER_TRAINING, "method.csl": "sampled", "train.batch_size": 8},
+                "paper": Profile(
+                    {**PAPER_TRAINING, "method.csl": "sampled", "method.transfer_others": "absent"}, PAPER_NOTE
+                ),
+                "own": Profile(
+                    {**PAPER_TRAINING, "method.csl": "sampled", "train.batch_size": 8},
+                    "its authors' training; unknown labels are assumed absent, which they had no need of",
+                ),
             },
-            profile_notes={
-                "default": DEFAULT_NOTE,
-                "paper": PAPER_NOTE,
-                "own": "its authors' training; unknown labels are assumed absent, which they had no need of",
-            },
+            note=DEFAULT_NOTE,
         ),
         Method(
             name="sst",
@@ -249,19 +219,18 @@ METHODS: dict[str, Method] = {
             venue="AAAI 2022",
             bibtex=citations.SST,
             profiles={
-                "own": {
-                    **PAPER_TRAINING,
-                    "method.csl": "sampled",
-                    "method.pair_width": 512,
-                    "method.pair_hidden": 1024,
-                    "train.batch_size": 8,
-                },
+                "own": Profile(
+                    {
+                        **PAPER_TRAINING,
+                        "method.csl": "sampled",
+                        "method.pair_width": 512,
+                        "method.pair_hidden": 1024,
+                        "train.batch_size": 8,
+                    },
+                    "its authors' training; unknown labels are assumed absent, which they had no need of",
+                ),
             },
-            profile_notes={
-                "default": DEFAULT_NOTE
-                + "; a smaller classifier of pairs, as its size grows with the square of the categories",
-                "own": "its authors' training; unknown labels are assumed absent, which they had no need of",
-            },
+            note=DEFAULT_NOTE + "; a smaller classifier of pairs, as its size grows with the square of the categories",
         ),
         Method(
             name="ll-r",
@@ -272,10 +241,10 @@ METHODS: dict[str, Method] = {
             venue="CVPR 2022",
             bibtex=citations.LARGE_LOSS,
             profiles={
-                "paper": {**PAPER_LINEAR, "method.delta_rel": 0.1, "method.average_over": "kept"},
-                "own": {**OWN_END_TO_END, "train.head_lr_scale": 10.0, "method.delta_rel": 0.4},
+                "paper": Profile({**PAPER_LINEAR, "method.delta_rel": 0.1, "method.average_over": "kept"}, PAPER_NOTE),
+                "own": Profile({**OWN_END_TO_END, "train.head_lr_scale": 10.0, "method.delta_rel": 0.4}, LL_OWN_NOTE),
             },
-            profile_notes={"default": LL_DEFAULT_NOTE, "paper": PAPER_NOTE, "own": LL_OWN_NOTE},
+            note=LL_DEFAULT_NOTE,
         ),
         Method(
             name="ll-ct",
@@ -285,8 +254,10 @@ METHODS: dict[str, Method] = {
             objective="fewtags.methods.large_loss:LargeLossTemporary",
             venue="CVPR 2022",
             bibtex=citations.LARGE_LOSS,
-            profiles={"own": {**OWN_END_TO_END, "train.head_lr_scale": 10.0, "method.delta_rel": 0.2}},
-            profile_notes={"default": LL_DEFAULT_NOTE, "own": LL_OWN_NOTE},
+            profiles={
+                "own": Profile({**OWN_END_TO_END, "train.head_lr_scale": 10.0, "method.delta_rel": 0.2}, LL_OWN_NOTE)
+            },
+            note=LL_DEFAULT_NOTE,
         ),
         Method(
             name="ll-cp",
@@ -297,14 +268,17 @@ METHODS: dict[str, Method] = {
             venue="CVPR 2022",
             bibtex=citations.LARGE_LOSS,
             profiles={
-                "own": {
-                    **OWN_END_TO_END,
-                    "train.head_lr_scale": 10.0,
-                    "method.delta_rel": 0.2,
-                    "method.strict": True,
-                }
+                "own": Profile(
+                    {
+                        **OWN_END_TO_END,
+                        "train.head_lr_scale": 10.0,
+                        "method.delta_rel": 0.2,
+                        "method.strict": True,
+                    },
+                    LL_OWN_NOTE,
+                )
             },
-            profile_notes={"default": LL_DEFAULT_NOTE, "own": LL_OWN_NOTE},
+            note=LL_DEFAULT_NOTE,
         ),
         Method(
             name="role",
@@ -315,20 +289,22 @@ METHODS: dict[str, Method] = {
             venue="CVPR 2021",
             bibtex=citations.ROLE,
             profiles={
-                "paper": {
-                    **PAPER_LINEAR,
-                    "method.table_start": "absent",
-                    "method.table_lr_scale": 1.0,
-                    "method.table_weight_decay": 5e-4,
-                    "method.loss_scale": 10.0,
-                },
-                "own": {**OWN_END_TO_END, "train.head_lr_scale": 1.0},
+                "paper": Profile(
+                    {
+                        **PAPER_LINEAR,
+                        "method.table_start": "absent",
+                        "method.table_lr_scale": 1.0,
+                        "method.table_weight_decay": 5e-4,
+                        "method.loss_scale": 10.0,
+                    },
+                    PAPER_NOTE,
+                ),
+                "own": Profile(
+                    {**OWN_END_TO_END, "train.head_lr_scale": 1.0},
+                    "its authors' end-to-end training; they chose batch size and learning rate on complete labels",
+                ),
             },
-            profile_notes={
-                "default": DEFAULT_NOTE,
-                "paper": PAPER_NOTE,
-                "own": "its authors' end-to-end training; they chose batch size and learning rate on complete labels",
-            },
+            note=DEFAULT_NOTE,
         ),
         Method(
             name="cssl",
@@ -344,11 +320,21 @@ METHODS: dict[str, Method] = {
                 "method.discover": False,
                 "method.reject": False,
             },
+            note=CALDNR_NOTE,
             profiles={
-                "relative": {**DECOUPLED_AN, "head.hidden": False, "head.width": 128},
-                "paper": {**DECOUPLED_AN, **PAPER_TRAINING, "head.hidden": True, "head.width": 512},
+                "relative": Profile(
+                    {"head.hidden": False, "head.width": 128},
+                    RELATIVE_NOTE,
+                    head="decoupled",
+                    objective="fewtags.methods.elementwise:AssumeNegative",
+                ),
+                "paper": Profile(
+                    {**PAPER_TRAINING, "head.hidden": True, "head.width": 512},
+                    CALDNR_PAPER_NOTE,
+                    head="decoupled",
+                    objective="fewtags.methods.elementwise:AssumeNegative",
+                ),
             },
-            profile_notes=CALDNR_NOTES,
         ),
         _ablation(
             "cald",
@@ -405,8 +391,9 @@ def find_method(name: str) -> Method:
 
 
 def objective_class(name: str, profile: str = "default") -> type[Objective]:
-    objective = find_method(name).objective_of(profile)
+    objective = find_method(name).profile(profile).objective
     if not isinstance(objective, str):
+        assert objective is not None  # of a profile as it is run
         return objective
     module, _, attribute = objective.partition(":")
     return getattr(importlib.import_module(module), attribute)

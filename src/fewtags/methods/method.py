@@ -1,0 +1,57 @@
+"""What a row of METHODS says: a method and its profiles, described without importing torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fewtags.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from fewtags.methods.base import Objective
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A way to run a method: settings that differ from the general defaults, and what they are for.
+
+    Settings have dotted names: {"head.hidden": 1024, "train.lr": 1e-5}. The user's file and overrides win over them.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""  # what it is, in words
+    head: str | None = None  # a row of HEADS, where it is not the method's own
+    objective: str | type[Objective] | None = None  # where it is not the method's own
+
+    @property
+    def is_own_recipe(self) -> bool:
+        """With another objective it is the same idea in another shape, to which the method's settings mean nothing."""
+        return self.objective is not None
+
+
+@dataclass(frozen=True)
+class Method:
+    """A head, an objective, and what people should know before choosing it."""
+
+    name: str
+    title: str
+    sentence: str  # what it does, in one sentence
+    head: str  # a row of HEADS
+    objective: str | type[Objective]  # "module:Class", loaded when it is used, or the class
+    venue: str
+    bibtex: str
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the profile "default", as in Profile
+    note: str = ""  # on the profile "default"
+    profiles: Mapping[str, Profile] = field(default_factory=dict)  # the others; their settings come on top
+
+    def profile(self, name: str = "default") -> Profile:
+        """The profile as it is run: with its head, its objective and all its settings."""
+        if name == "default":
+            return Profile(self.settings, self.note, self.head, self.objective)
+        if name not in self.profiles:
+            names = ["default", *self.profiles]
+            raise UserError(f"Method '{self.name}' has no profile '{name}'; {did_you_mean(name, names)}")
+        own = self.profiles[name]
+        settings = own.settings if own.is_own_recipe else {**self.settings, **own.settings}
+        return Profile(settings, own.note, own.head or self.head, own.objective or self.objective)
