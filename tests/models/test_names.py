@@ -176,6 +176,13 @@ def test_scores_are_finite_for_extreme_features_and_rows_do_not_depend_on_each_o
     assert scorer.scores(pooled[:0]).shape == (0, 5)
 
 
+def test_scores_are_the_same_in_mixed_precision():
+    scorer, pooled = made_scorer(), torch.randn(9, 7)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = scorer.scores(pooled)
+    assert torch.equal(scores, scorer.scores(pooled))
+
+
 def test_a_saved_scorer_needs_only_its_tensors(tmp_path):
     scorer = made_scorer()
     save_file(scorer.state_dict(), tmp_path / "names.safetensors")

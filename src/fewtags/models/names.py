@@ -83,8 +83,9 @@ class NameScorer(nn.Module):
             return torch.cat([self.scores(rows) for rows in pooled.split(ROWS_AT_ONCE)])
         pooled = pooled.float()
         pooled = torch.where(self.unit_length, F.normalize(pooled, dim=1), pooled)
-        # The difference of the two is the logarithm of the classes' share in the softmax.
-        shares = F.linear(pooled, self.weight, self.bias).softmax(1) @ self.members.T.float()
+        with torch.autocast(pooled.device.type, enabled=False):  # half precision is too coarse for shares near 1
+            # The difference of the two is the logarithm of the classes' share in the softmax.
+            shares = F.linear(pooled, self.weight, self.bias).softmax(1) @ self.members.T.float()
         return torch.where(self.known, shares.clamp(min=torch.finfo(shares.dtype).tiny, max=1).log(), 0.0)
 
     forward = scores
