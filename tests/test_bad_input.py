@@ -410,21 +410,23 @@ def test_a_checkpoint_of_other_settings(cli: Cli, stopped):
 # --- saved models ---
 
 
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"format": 2}', b'{"format": 2, "head": 3}'])
+def test_a_damaged_config_json(content, cli: Cli, stopped, patches):
+    (stopped / "model/config.json").write_bytes(content)
+    assert_refused(cli("predict", stopped, patches.path(0)), USAGE, "config.json is damaged")
+
+
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"[]", b"\xff\xfe", b'{"format": 1}', b'{"format": 1, "categories": 3, "thresholds": [], '
-     b'"word_vectors": null, "config": {}}', b'{"format": 1, "categories": ["a"], "thresholds": [], '
-     b'"word_vectors": null, "config": {}}', b'{"format": 1, "categories": ["a"], "thresholds": [0.5], '
-     b'"word_vectors": null, "config": []}'],
-)  # fmt: skip
-def test_a_damaged_tagger_json(content, cli: Cli, stopped, patches):
-    (stopped / "model/tagger.json").write_bytes(content)
-    assert_refused(cli("predict", stopped, patches.path(0)), USAGE, "tagger.json is damaged")
+    "content", [b"", b"[]", b'{"categories": 3, "thresholds": []}', b'{"categories": ["a"], "thresholds": []}']
+)
+def test_a_damaged_labels_json(content, cli: Cli, stopped, patches):
+    (stopped / "model/labels.json").write_bytes(content)
+    assert_refused(cli("predict", stopped, patches.path(0)), USAGE, "json is damaged")
 
 
-def test_a_newer_tagger_json(cli: Cli, stopped, patches):
-    (stopped / "model/tagger.json").write_text('{"format": 7}')
-    assert_refused(cli("predict", stopped, patches.path(0)), USAGE, "format 7", "reads 1")
+def test_a_newer_config_json(cli: Cli, stopped, patches):
+    (stopped / "model/config.json").write_text('{"format": 7}')
+    assert_refused(cli("predict", stopped, patches.path(0)), USAGE, "format 7", "reads 1 and 2")
 
 
 def test_a_model_without_weights(cli: Cli, stopped, patches):
@@ -435,7 +437,7 @@ def test_a_model_without_weights(cli: Cli, stopped, patches):
 def test_a_model_with_damaged_weights(cli: Cli, stopped, patches):
     file = stopped / "model/model.safetensors"
     file.write_bytes(file.read_bytes()[:1000])
-    assert_refused(cli("predict", stopped, patches.path(0)), USAGE, "model.safetensors is missing, damaged")
+    assert_refused(cli("predict", stopped, patches.path(0)), USAGE, "model.safetensors is missing or damaged")
 
 
 # --- evaluating ---

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,22 @@ def save_checkpoint(content: dict[str, Any], file: Path) -> None:
         os.fsync(out.fileno())
 
 
+def check_sums(file: Path) -> None:
+    """A checkpoint is a zip archive whose parts have checksums, which torch does not look at. Raises ValueError."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, OSError, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise ValueError(str(error) or type(error).__name__) from error
+    if damaged is not None:
+        raise ValueError(f"the checksum of {damaged} is wrong")
+
+
 def load_checkpoint(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise UserError(f"There is no checkpoint {file}; was the run stopped before its first epoch ended?")
     try:
+        check_sums(file)
         content = read_tensors(file)
     except ValueError as error:
         raise UserError(f"{file} is damaged or not a checkpoint of fewtags ({error}).") from error

@@ -76,6 +76,9 @@ def _assemble(logits: Tensor, index: Tensor, broken: dict[int, str], shape: tupl
         )
     probabilities = np.full(shape, np.nan, dtype=np.float32)
     probabilities[rows] = logits.sigmoid().cpu().numpy()
+    not_numbers = int(np.isnan(probabilities[rows]).any(1).sum())
+    if not_numbers:  # left in, they would pass for unreadable images and vanish from the scores
+        raise RunFailed(f"The model gives no number (NaN) for {not_numbers} of {len(rows)} images; was it damaged?")
     return Predictions(probabilities, broken)
 
 

@@ -112,7 +112,7 @@ def save_run(run: Run) -> None:
 
 
 PARTS = (
-    "categories", "data_hash", "epoch", "step", "totals", "best", "seconds",
+    "config", "categories", "data_hash", "epoch", "step", "totals", "best", "seconds",
     "model", "objective", "optimizer", "scaler", "ema",
 )  # fmt: skip
 
@@ -135,6 +135,12 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
             f"{file} was written for {len(there)} categories ({', '.join(there[:2])}, …) and this dataset has "
             f"{len(here)} ({', '.join(here[:2])}, …)."
         )
+    changed = changed_settings(checkpoint["config"], run.config.nested())
+    if changed:
+        raise UserError(
+            f"{run.folder / 'config.yaml'} was edited since {file} was written ({', '.join(changed)}); put it back, or "
+            "start a new run for other settings."
+        )
     if checkpoint["data_hash"] != run.data.train.content_hash():
         raise UserError(f"The training data changed since {file} was written; start a new run instead of resuming.")
     try:
@@ -149,6 +155,31 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
         raise UserError(f"{file} does not fit {settings}; were settings changed? Start a new run for them.") from error
     run.epoch, run.step, run.totals = checkpoint["epoch"], checkpoint["step"], checkpoint["totals"]
     run.best, run.seconds = checkpoint["best"], checkpoint["seconds"]
+
+
+# Settings that change how fast a run goes or where things are, not what it computes.
+MAY_CHANGE = (
+    "train.device", "train.workers", "train.channels_last", "train.compile", "input.keep_in_memory",
+    "data.source", "data.tags", "data.options", "data.format", "model.weights", "words.source",
+)  # fmt: skip
+
+
+def changed_settings(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What was one thing when a checkpoint was written and is another now: "train.lr 0.1 -> 0.2"."""
+    then, today = flat(before), flat(now)
+    return [
+        f"{name} {then.get(name)} -> {today.get(name)}"
+        for name in sorted({*then, *today})
+        if then.get(name) != today.get(name) and not name.startswith(("cache.", *MAY_CHANGE))
+    ]
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"train": {"lr": 1}} -> {"train.lr": 1}"""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
 
 
 # --- reading a run again ---
