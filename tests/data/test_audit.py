@@ -47,8 +47,8 @@ def test_nothing_is_found_in_a_clean_set(clean):
     assert result.render().splitlines() == [
         "photos: 6 images, 6 readable; 2 categories.",
         "  train: 4 images, 0.0% of the labels unknown",
-        "  val: 1 images, 0.0% of the labels unknown",
-        "  test: 1 images, 0.0% of the labels unknown",
+        "  val: 1 image, 0.0% of the labels unknown",
+        "  test: 1 image, 0.0% of the labels unknown",
         "Known positives of each category (train / val / test):",
         "  cat  3 / 1 / 0",
         "  dog  3 / 0 / 1",
