@@ -148,6 +148,11 @@ def test_changed_settings_or_weights_make_a_new_cache(own, backbone, tmp_path):
     other.freeze_before("head")
     batches(own, other, folder)
     assert len(caches(folder)) == 5
+    torch.manual_seed(1)
+    finer = create_backbone("test_resnet", pretrained=False, output_stride=16)  # the same weights, another map
+    finer.freeze_before("head")
+    batches(own, finer, folder)
+    assert len(caches(folder)) == 6
 
 
 def test_a_half_written_cache_is_completed_and_never_used(own, backbone, tmp_path, monkeypatch):

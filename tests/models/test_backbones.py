@@ -149,6 +149,22 @@ def test_no_bottleneck_no_stride_to_move():
         create_backbone("resnet18", pretrained=False, stride_in_1x1=True)
 
 
+@pytest.mark.parametrize("name", ["test_resnet", "test_efficientnet"])
+def test_a_finer_map_from_the_same_weights(name, tmp_path):
+    source = timm.create_model(name, pretrained=False)
+    save_file(source.state_dict(), tmp_path / "w.safetensors")
+    usual = create_backbone(name, weights=tmp_path / "w.safetensors").eval()
+    finer = create_backbone(name, weights=tmp_path / "w.safetensors", output_stride=16).eval()
+    assert usual(torch.rand(1, 3, 96, 96)).shape[2:] == (3, 3)
+    assert finer(torch.rand(1, 3, 96, 96)).shape[2:] == (6, 6)
+    assert finer.stage_names == usual.stage_names
+
+
+def test_not_every_model_has_a_finer_map():
+    with pytest.raises(UserError, match="output_stride=16; leave it out"):
+        create_backbone("test_vit", pretrained=False, output_stride=16)
+
+
 def test_half_precision_weights_without_classifier_are_enough(tmp_path):
     source = timm.create_model("test_resnet", pretrained=False)
     state = {key: value.half() for key, value in source.state_dict().items() if not key.startswith("fc.")}

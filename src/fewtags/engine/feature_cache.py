@@ -182,6 +182,7 @@ def image_stamps(annotations: Annotations) -> str:
 
 def weights_hash(backbone: Backbone) -> str:
     digest = hashlib.sha256(json.dumps([backbone.mean, backbone.std]).encode())
+    digest.update(backbone.variant.encode())
     for stage in list(backbone.stages.values())[: backbone.num_frozen]:
         for name, tensor in stage.state_dict().items():
             digest.update(name.encode())

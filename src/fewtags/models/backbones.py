@@ -52,6 +52,7 @@ class Backbone(nn.Module):
         self.mean, self.std = mean, std
         self.register_buffer("pixel_mean", 255 * torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("pixel_std", 255 * torch.tensor(std).view(3, 1, 1), persistent=False)
+        self.variant = ""  # how it differs from timm's model by more than its weights
         self.num_frozen = 0
         self.class_head: ClassHead | TextTower | None = None  # no part of the state: a model keeps of it what it uses
 
@@ -98,6 +99,7 @@ def create_backbone(
     pretrained: bool = True,
     weights: str | Path | None = None,
     stride_in_1x1: bool = False,
+    output_stride: int | None = None,
     input_size: int | None = None,
     keep_classifier: bool = False,
 ) -> Backbone:
@@ -115,7 +117,7 @@ def create_backbone(
         )
     if name not in timm.list_models() and name.split(".")[0] not in timm.list_models():
         raise UserError(f"There is no timm backbone '{name}'; {_similar_backbones(name)}")
-    model = _create(name, pretrained and weights is None)
+    model = _create(name, pretrained and weights is None, output_stride)
     if stride_in_1x1:
         move_stride_to_1x1(model, name)
     has_classifier = load_weights(model, Path(weights)) if weights is not None else pretrained
@@ -123,6 +125,7 @@ def create_backbone(
         fit_to_size(model, name, input_size)
     config: Any = model.pretrained_cfg
     backbone = Backbone(stages_of(model), num_features(model), tuple(config["mean"]), tuple(config["std"]))
+    backbone.variant = f"{'stride in 1x1 ' * stride_in_1x1}{f'output stride {output_stride}' if output_stride else ''}"
     if keep_classifier and has_classifier:
         backbone.class_head = class_head_of(model, backbone, input_size)
     return backbone
@@ -167,11 +170,19 @@ def _similar_backbones(name: str) -> str:
     return hint if hint.startswith("did") else "`python -c 'import timm; print(timm.list_models())'` lists them."
 
 
-def _create(name: str, pretrained: bool) -> nn.Module:
-    if not pretrained:
-        return timm.create_model(name, pretrained=False)
+def _create(name: str, pretrained: bool, output_stride: int | None = None) -> nn.Module:
+    more = {} if output_stride is None else {"output_stride": output_stride}
+    if more or not pretrained:
+        try:
+            plain = timm.create_model(name, pretrained=False, **more)
+        except (TypeError, AssertionError) as error:
+            raise UserError(
+                f"Backbone '{name}' cannot have model.output_stride={output_stride}; leave it out."
+            ) from error
+        if not pretrained:
+            return plain
     try:
-        return timm.create_model(name, pretrained=True)
+        return timm.create_model(name, pretrained=True, **more)
     except Exception as error:  # the hub client raises many kinds, none of them ours
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise RunFailed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -25,6 +26,9 @@ class ModelConfig(Settings):
     """Local file with the backbone's weights (.safetensors, or a state dict)."""
     stride_in_1x1: bool = False
     """For ResNet weights from Keras or Caffe, whose stride is in the first 1x1 convolution."""
+    output_stride: Literal[8, 16, 32] | None = None
+    """Pixels between two places of the feature map: 16 instead of the usual 32 gives a map twice as fine from the same
+    weights, by dilated convolutions in the last stage. Not every model of timm can do it."""
     train_from: str = "auto"
     """First trainable stage ("layer4" in the paper), "all", or "head" (backbone frozen); auto: head if pretrained."""
     pool: int = Field(1, ge=1)
@@ -58,6 +62,7 @@ def build_classifier(
         pretrained=model.pretrained and load_weights,
         weights=model.weights if load_weights else None,
         stride_in_1x1=model.stride_in_1x1,
+        output_stride=model.output_stride,
         input_size=input_size,
     )
     neck = Neck(backbone.num_channels, model.pool, model.width)
