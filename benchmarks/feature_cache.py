@@ -25,6 +25,7 @@ from fewtags.config import RunConfig, load_config
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import RunData, split_data
 from fewtags.engine.run import Run, build_run, choose_device
+from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.training import train_one_epoch
 
@@ -55,7 +56,9 @@ def make_config(cached: bool, folder: Path) -> RunConfig:
 def make_run(cached: bool, data: Annotations, folder: Path) -> Run:
     config = make_config(cached, folder / "cache")
     run_data: RunData = split_data(data, config.data)
-    return build_run(config, folder / "run", run_data, choose_device("auto"), RunLog(folder / "run", quiet=True))
+    return build_run(
+        config, folder / "run", run_data, choose_device("auto"), RunLog(RunFolder(folder / "run"), quiet=True)
+    )
 
 
 def epoch_seconds(run: Run) -> float:

@@ -370,12 +370,13 @@ def bench(
     if plan:
         print("\n".join(run.name for run in runs))
         return
+    from fewtags.engine.run_folder import RunFolder
     from fewtags.experiments.bench import run_bench
 
     folder = out or Path("runs") / grid.stem
     failed = run_bench(runs, folder, workers=workers, quiet=quiet)
     for run in failed:
-        print(f"fewtags: {run} failed; see {folder / run.name / 'log.txt'}", file=sys.stderr)
+        print(f"fewtags: {run} failed; see {RunFolder(folder / run.name).log}", file=sys.stderr)
     print(folder / "runs.csv")
     if failed:
         raise typer.Exit(1)

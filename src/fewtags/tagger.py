@@ -16,6 +16,7 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.data.prepare import measurable, split_data
 from fewtags.engine.prediction import find_images, pooled_features, predict_files
+from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
 from fewtags.errors import UserError, did_you_mean
@@ -92,7 +93,7 @@ class Tagger:
         folder = Path(self.out) if self.out is not None else Path(tempfile.mkdtemp(prefix="fewtags-"))
         try:
             train(config, folder, data=data, quiet=not self.verbose)
-            self.history_ = read_rows(folder / "metrics.jsonl")
+            self.history_ = read_rows(RunFolder(folder).metrics)
             self._use(load_model(folder))
         finally:
             if self.out is None:

@@ -15,6 +15,7 @@ from fewtags.data.loaders import image_batches
 from fewtags.engine.evaluation import measure, predict
 from fewtags.engine.record import load_run_data
 from fewtags.engine.run import choose_device
+from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError, did_you_mean
 from fewtags.labels import SPLITS
 from fewtags.metrics import Scores
@@ -60,14 +61,14 @@ def own_part(
     """A split of the data that the model was trained on, cut as it was for training; a warning if it has changed."""
     if split is not None and split not in SPLITS:
         raise UserError(f"--split {split}: {did_you_mean(split, SPLITS)}")
-    if not (run / "config.yaml").is_file():
+    if not RunFolder(run).is_run:
         raise UserError(f"{run} is a saved model without its data; name the data to measure on behind it.")
     data = load_run_data(run, moved_to, tags)
     parts = {name: part for name, part in zip(SPLITS, (data.train, data.val, data.test), strict=True) if part}
     split = split or ("test" if "test" in parts else "val")
     if split not in parts:
         raise UserError(f"The run's data has no {split} split; it has: {', '.join(parts)}.")
-    then = read_object(run / "data.json").get(split, {}).get("hash")
+    then = read_object(RunFolder(run).data).get(split, {}).get("hash")
     if then is None or then == parts[split].content_hash():
         return parts[split], []
     return parts[split], [f"Warning: the {split} images or their labels have changed since {run} was trained."]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fewtags.engine.prediction import find_images
+from fewtags.engine.run_folder import RunFolder
 from fewtags.export.onnx_file import Check, export_model, write_layout
 from fewtags.models.saved import load_model
 
@@ -34,7 +35,7 @@ def own_images(run: Path) -> list[Path]:
     from fewtags.engine.record import load_run_config
     from fewtags.errors import UserError
 
-    if not (run / "config.yaml").is_file():
+    if not RunFolder(run).is_run:
         return []
     try:
         config = load_run_config(run)

@@ -19,11 +19,12 @@ import torch
 
 import fewtags
 from fewtags import distributed
-from fewtags.atomic import write_json
+from fewtags.atomic import atomic_write, write_json
 from fewtags.config import RunConfig, read_yaml, resolve
 from fewtags.data.prepare import DataConfig, RunData, prepare_data
 from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
 from fewtags.engine.run import Run
+from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
 from fewtags.wording import plural
 
@@ -60,15 +61,15 @@ def describe(run: Run) -> None:
 def write_record(run: Run) -> None:
     if not distributed.is_main():
         return
-    run.folder.mkdir(parents=True, exist_ok=True)
-    (run.folder / "config.yaml").write_text(run.config.to_yaml(), encoding="utf-8")
-    write_json(run.folder / "environment.json", environment())
+    write_json(run.files.environment, environment())
     parts = {"train": run.data.train, "val": run.data.val, "test": run.data.test}
     record = {name: {"images": len(p), "hash": p.content_hash()} for name, p in parts.items() if p is not None}
     known = run.data.train.known_positives.tolist()
     categories = {"categories": run.data.train.categories, "known_positives": known}
     more = {"seed": run.config.seed, "relative_to": started_in(run.folder)}
-    write_json(run.folder / "data.json", {"name": run.data.train.name, **categories, **record, **more})
+    write_json(run.files.data, {"name": run.data.train.name, **categories, **record, **more})
+    with atomic_write(run.files.config) as beside:  # last: it makes the folder a run
+        beside.write_text(run.config.to_yaml(), encoding="utf-8")
 
 
 def started_in(folder: Path) -> dict[str, str]:
@@ -107,7 +108,7 @@ def save_run(run: Run) -> None:
             "scaler": run.scaler.state_dict(),
             "ema": run.ema.module.state_dict() if run.ema is not None else None,
         }
-        save_checkpoint(content, run.folder / "checkpoints" / "last.pt")
+        save_checkpoint(content, run.files.last)
     distributed.wait_for_all()
 
 
@@ -117,9 +118,9 @@ PARTS = (
 )  # fmt: skip
 
 
-def load_last(folder: Path) -> dict[str, Any]:
+def load_last(folder: RunFolder) -> dict[str, Any]:
     """What `save_run` wrote."""
-    file = folder / "checkpoints" / "last.pt"
+    file = folder.last
     checkpoint = load_checkpoint(file)
     missing = [part for part in PARTS if part not in checkpoint]
     if missing:
@@ -128,7 +129,7 @@ def load_last(folder: Path) -> dict[str, Any]:
 
 
 def restore(run: Run, checkpoint: dict[str, Any]) -> None:
-    file = run.folder / "checkpoints" / "last.pt"
+    file = run.files.last
     if checkpoint["categories"] != list(run.problem.categories):
         there, here = checkpoint["categories"], list(run.problem.categories)
         raise UserError(
@@ -151,8 +152,9 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
         if run.ema is not None:
             run.ema.module.load_state_dict(checkpoint["ema"])
     except (RuntimeError, ValueError, TypeError, KeyError) as error:
-        settings = run.folder / "config.yaml"
-        raise UserError(f"{file} does not fit {settings}; were settings changed? Start a new run for them.") from error
+        raise UserError(
+            f"{file} does not fit {run.files.config}; were settings changed? Start a new run for them."
+        ) from error
     run.epoch, run.step, run.totals = checkpoint["epoch"], checkpoint["step"], checkpoint["totals"]
     run.best, run.seconds = checkpoint["best"], checkpoint["seconds"]
 
@@ -187,15 +189,13 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def load_run_config(folder: Path) -> RunConfig:
     """The settings of a run, relative paths taken from where they are meant from."""
-    if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} is not a run folder (it has no config.yaml).")
-    config = resolve(read_yaml(folder / "config.yaml"))
+    config = resolve(read_yaml(RunFolder(folder).must_be_run().config))
     return config.relative_to(base_of_paths(folder, config.data.source))
 
 
 def base_of_paths(folder: Path, source: str) -> Path:
     """What a run's relative paths are relative to. Older runs do not say; then it is the current folder."""
-    file = folder / "data.json"
+    file = RunFolder(folder).data
     noted = (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}).get("relative_to")
     if not noted:
         return Path.cwd()

@@ -19,6 +19,7 @@ from fewtags.data.loaders import image_batches
 from fewtags.data.prepare import RunData
 from fewtags.engine.evaluation import Batches, Predictions
 from fewtags.engine.feature_cache import cached_batches
+from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
 from fewtags.errors import UserError
 from fewtags.methods import objective_class
@@ -60,6 +61,10 @@ class Run:
     seconds: float = 0.0  # spent training, over all sessions
 
     @property
+    def files(self) -> RunFolder:
+        return RunFolder(self.folder)
+
+    @property
     def model(self) -> Classifier:
         """The model that is evaluated and exported."""
         return self.ema.module if self.ema is not None else self.learner.model
@@ -82,7 +87,7 @@ class Run:
             if path not in self.broken:
                 self.broken.add(path)
                 self.log.warn(f"Left out: {reason}")
-                with (self.folder / "bad_images.txt").open("a", encoding="utf-8") as out:
+                with self.files.bad_images.open("a", encoding="utf-8") as out:
                     out.write(reason + "\n")
 
 

@@ -15,29 +15,38 @@ from typing import Any
 from rich.console import Console
 
 from fewtags import distributed
+from fewtags.atomic import atomic_write
+from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import MissingExtra
 from fewtags.progress import ProgressBar, progress_bar
 
 
 class RunLog:
-    """The written record of one run. Rows of epochs that a resumed run will repeat are dropped first."""
+    """What one run says, and from `open` on writes."""
 
-    def __init__(self, folder: Path, first_epoch: int = 0, quiet: bool = False, tensorboard: bool = False):
-        self.file = folder / "metrics.jsonl"
+    def __init__(self, folder: RunFolder, quiet: bool = False, tensorboard: bool = False):
+        self.folder = folder
         self.main = distributed.is_main()
         self.quiet = quiet or not self.main
         self.console = Console(stderr=True, soft_wrap=True)
-        self.board = _summary_writer(folder) if tensorboard and self.main else None
-        if self.main:
-            folder.mkdir(parents=True, exist_ok=True)
-            kept = [row for row in read_rows(self.file) if row["epoch"] <= first_epoch]
-            self.file.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        self.wants_board, self.board = tensorboard and self.main, None
+
+    def open(self, after_epoch: int = 0) -> None:
+        """Make the folder, and drop the rows of later epochs, which a resumed run will repeat."""
+        if not self.main:
+            return
+        self.folder.path.mkdir(parents=True, exist_ok=True)
+        kept = [row for row in read_rows(self.folder.metrics) if row["epoch"] <= after_epoch]
+        with atomic_write(self.folder.metrics) as beside:
+            beside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        if self.wants_board:
+            self.board = _summary_writer(self.folder.tensorboard)
 
     def row(self, kind: str, epoch: int, values: Mapping[str, Any]) -> None:
         """One JSON line. `epoch` counts from 1 here, as for people."""
         if not self.main:
             return
-        with self.file.open("a", encoding="utf-8") as out:
+        with self.folder.metrics.open("a", encoding="utf-8") as out:
             out.write(json.dumps({"kind": kind, "epoch": epoch, **_plain(values)}) + "\n")
         if self.board is not None:
             for name, value in values.items():
@@ -85,4 +94,4 @@ def _summary_writer(folder: Path) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise MissingExtra("TensorBoard logging", "tracking") from None
-    return SummaryWriter(str(folder / "tensorboard"))
+    return SummaryWriter(str(folder))

@@ -23,6 +23,7 @@ from fewtags.engine.checkpoint import save_checkpoint
 from fewtags.engine.evaluation import measure, predict
 from fewtags.engine.record import describe, load_last, restore, save_run, write_record
 from fewtags.engine.run import Measured, Run, build_run, choose_device, make_batches
+from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.schedule import lr_factor
 from fewtags.engine.start import start_head
@@ -57,20 +58,23 @@ def train(
     tensorboard: bool = False,
 ) -> RunResult:
     """Train as `config` says and leave everything in `folder`. With `resume`, go on from its last checkpoint."""
+    files = RunFolder(folder)
     device = choose_device(config.train.device)
     distributed.start(device.type)
     # What is not trained has no checkpoints: resuming it makes it again.
     trains = objective_class(config.method_name, config.profile).trains
-    checkpoint = load_last(folder) if resume and trains else None
+    checkpoint = load_last(files) if resume and trains else None
     if data is None:
         data = prepare_data(config.data, config.seed)
-    log = RunLog(folder, checkpoint["epoch"] if checkpoint else 0, quiet, tensorboard)
+    log = RunLog(files, quiet, tensorboard)
     run = build_run(config, folder, data, device, log)
     if checkpoint is not None:
         restore(run, checkpoint)
+        log.open(after_epoch=run.epoch)
         log.say(f"Going on at epoch {run.epoch + 1}, step {run.step + 1}.")
     else:
         describe(run)
+        log.open()
         write_record(run)
         start_head(run)
     with stop_signals() as stop:
@@ -137,8 +141,8 @@ def stop_if_not_finite(run: Run, result: StepResult) -> None:
     if bool(torch.isfinite(result.total)):
         return
     terms = ", ".join(f"{name}: {float(loss.detach()):g}" for name, loss in result.losses.items())
-    last = run.folder / "checkpoints" / "last.pt"
-    kept = f"the last good checkpoint is {last}" if last.is_file() else "no checkpoint was written yet"
+    last = run.files.last
+    kept = f"the last good checkpoint is {last}" if run.files.can_resume else "no checkpoint was written yet"
     raise RunFailed(
         f"The loss is not finite at epoch {run.epoch + 1}, step {run.step + 1} ({terms}); {kept}. "
         "A lower learning rate (train.lr) or train.precision=fp32 usually helps."
@@ -177,7 +181,7 @@ def finish_epoch(run: Run) -> None:
     share_batch_statistics(run)
     run.totals = sum_totals(run.totals)
     if not run.totals.get("steps"):
-        raise DataError(f"Not a single training image could be read; {run.folder / 'bad_images.txt'} says why.")
+        raise DataError(f"Not a single training image could be read; {run.files.bad_images} says why.")
     run.log.row("train", epoch, epoch_summary(run))
     if stats := objective.epoch_stats(progress):
         run.log.row("state", epoch, stats)
@@ -241,7 +245,7 @@ def evaluate_epoch(run: Run) -> None:
     if not run.best or summary[metric] > run.best[metric]:
         run.best = {"epoch": epoch, "split": split, **summary}
         if split == "val" and distributed.is_main():
-            save_checkpoint({"model": run.model.state_dict(), "epoch": epoch}, run.folder / "checkpoints" / "best.pt")
+            save_checkpoint({"model": run.model.state_dict(), "epoch": epoch}, run.files.best)
 
 
 def measure_split(run: Run, split: str) -> Scores | None:
@@ -284,11 +288,9 @@ def finish_run(run: Run) -> RunResult:
     result["best"] = run.best
     if distributed.is_main():
         for name, measured in run.latest.items():
-            np.savez_compressed(
-                run.folder / f"predictions-{name}.npz", probabilities=measured.predictions.probabilities
-            )
-        saved_model(run).save(run.folder / "model")
-        write_json(run.folder / "result.json", {**result, "unreadable_images": len(run.broken)})
+            np.savez_compressed(run.files.predictions(name), probabilities=measured.predictions.probabilities)
+        saved_model(run).save(run.files.model)
+        write_json(run.files.result, {**result, "unreadable_images": len(run.broken)})
     distributed.wait_for_all()
     return RunResult(run.folder, last, run.best, split, run.seconds, run.epoch)
 

@@ -24,9 +24,10 @@ from rich.console import Console
 
 from fewtags.atomic import write_json
 from fewtags.config import read_yaml
+from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import Interrupted, UserError
 from fewtags.experiments.grid import PlannedRun
-from fewtags.experiments.runs import CELL, read_run, tidy_rows, write_csv
+from fewtags.experiments.runs import read_run, tidy_rows, write_csv
 from fewtags.experiments.tables import write_tables
 from fewtags.progress import ProgressBar, duration, progress_bar
 from fewtags.wording import plural
@@ -70,14 +71,14 @@ def run_bench(runs: Sequence[PlannedRun], folder: Path, *, workers: int = 1, qui
 
 
 def is_finished(folder: Path) -> bool:
-    return (folder / "result.json").is_file()
+    return RunFolder(folder).is_finished
 
 
 def check_settings(run: PlannedRun, folder: Path) -> None:
     """A run that is there already must be the planned one."""
-    if not (folder / "config.yaml").is_file():
+    if not RunFolder(folder).is_run:
         return
-    there, planned = flat(read_yaml(folder / "config.yaml")), flat(run.config.nested())
+    there, planned = flat(read_yaml(RunFolder(folder).config)), flat(run.config.nested())
     for name in sorted(there.keys() | planned.keys()):
         if there.get(name) != planned.get(name) and name not in INCIDENTAL:
             raise UserError(
@@ -121,11 +122,11 @@ def execute(run: PlannedRun, folder: Path, workers: int) -> None:
         os.setpgrp()  # Ctrl-C reaches the bench alone, which then asks each process once to save and stop
     torch.set_num_threads(max(1, torch.get_num_threads() // workers))
     folder.mkdir(parents=True, exist_ok=True)
-    log = (folder / "log.txt").open("a", encoding="utf-8", buffering=1)
+    log = RunFolder(folder).log.open("a", encoding="utf-8", buffering=1)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(log.fileno(), stream.fileno())
     try:
-        write_json(folder / CELL, run.cell)
+        write_json(RunFolder(folder).cell, run.cell)
         train_planned(run, folder)
     except UserError as error:
         print(error, file=log)
@@ -138,7 +139,7 @@ def execute(run: PlannedRun, folder: Path, workers: int) -> None:
 def train_planned(run: PlannedRun, folder: Path) -> None:
     from fewtags.engine.training import train
 
-    train(run.config, folder, resume=(folder / "checkpoints" / "last.pt").is_file())
+    train(run.config, folder, resume=RunFolder(folder).can_resume)
 
 
 def end_with_parent() -> None:
@@ -180,7 +181,7 @@ def finish(bench: Bench, process: BaseProcess, num_waiting: int, bar: ProgressBa
         outcome = in_words(folder)
     else:
         bench.failed.append(run)
-        outcome = f"failed ({why(folder, process.exitcode)}); see {folder / 'log.txt'}"
+        outcome = f"failed ({why(folder, process.exitcode)}); see {RunFolder(folder).log}"
     num_left = num_waiting + len(bench.running)
     left = duration((time.monotonic() - bench.started) / bench.num_done * num_left)
     say(bench, f"{run}: {outcome}. {plural(num_left, 'run')} left" + (f", about {left}." if num_left else "."))
@@ -197,7 +198,7 @@ def in_words(folder: Path) -> str:
 def why(folder: Path, exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         return f"killed by signal {-exit_code}"
-    log = folder / "log.txt"
+    log = RunFolder(folder).log
     lines = log.read_text(encoding="utf-8").strip().splitlines() if log.is_file() else []
     return lines[-1] if lines else f"exit code {exit_code}"
 

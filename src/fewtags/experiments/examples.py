@@ -19,6 +19,7 @@ from fewtags.data.images import BadImage, open_image
 from fewtags.data.prepare import RunData, prepare_data
 from fewtags.engine.checkpoint import load_checkpoint
 from fewtags.engine.run import build_learner
+from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import UserError
 from fewtags.experiments.runs import RunRecord
 from fewtags.labels import PRESENT
@@ -101,7 +102,7 @@ def _data(run: RunRecord) -> RunData | None:
 
 
 def _probabilities(run: RunRecord) -> np.ndarray:
-    file = run.folder / f"predictions-{run.split}.npz"
+    file = RunFolder(run.folder).predictions(str(run.split))
     return np.load(file)["probabilities"] if file.is_file() else np.zeros((0, 0))
 
 
@@ -169,7 +170,7 @@ def _load(part: Annotations, rows: Sequence[int], size: int) -> tuple[torch.Tens
 
 def training_gallery(run: RunRecord) -> Gallery | None:
     """Unknown labels that the method found or rejected after its last epoch; None for methods that decide nothing."""
-    file, data = run.folder / "checkpoints" / "last.pt", _data(run)
+    file, data = RunFolder(run.folder).last, _data(run)
     if data is None or not file.is_file():
         return None
     rows = np.random.default_rng(0).permutation(len(data.train))[:NUM_CANDIDATES].tolist()

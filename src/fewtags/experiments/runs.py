@@ -11,6 +11,7 @@ from typing import Any
 
 from fewtags.atomic import atomic_write
 from fewtags.config import read_yaml
+from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import read_rows
 from fewtags.errors import UserError
 from fewtags.methods import METHODS
@@ -21,7 +22,6 @@ COLUMNS = (
     "dataset", "method", "profile", "proportion", "seed", "epoch_rule", "map", "map_voc12", "of1", "cf1", "seconds",
 )  # fmt: skip
 METRICS = ("map", "map_voc12", "of1", "cf1")
-CELL = "cell.json"  # a run's place in the grid that it belongs to
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,17 @@ class RunRecord:
 
 
 def read_run(folder: Path) -> RunRecord:
-    config = read_yaml(folder / "config.yaml")
-    data = _read_json(folder / "data.json")
+    files = RunFolder(folder)
+    config, data = read_yaml(files.config), _read_json(files.data)
     cell = {
         "dataset": data.get("name", "dataset"),
         "method": config["method"]["name"],
         "profile": config["method"]["profile"],
         "proportion": config["data"]["known"],
         "seed": config["seed"],
-        **_read_json(folder / CELL),
+        **_read_json(files.cell),
     }
-    result, rows = _read_json(folder / "result.json"), read_rows(folder / "metrics.jsonl")
+    result, rows = _read_json(files.result), read_rows(files.metrics)
     return RunRecord(folder=folder, config=config, data=data, result=result, rows=rows, **cell)
 
 
@@ -85,7 +85,7 @@ def find_runs(paths: Iterable[Path]) -> list[RunRecord]:
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path} is not a folder; give the folder of a run, or one that holds runs.")
-        found = [path] if is_run(path) else sorted(file.parent for file in path.rglob("config.yaml"))
+        found = [path] if is_run(path) else [run.path for run in RunFolder.below(path)]
         folders += [folder for folder in found if is_run(folder) and folder not in folders]
         if not found:
             raise UserError(f"{path} holds no run (no config.yaml in it or below).")
@@ -93,7 +93,7 @@ def find_runs(paths: Iterable[Path]) -> list[RunRecord]:
 
 
 def is_run(folder: Path) -> bool:
-    return (folder / "config.yaml").is_file() and (folder / "data.json").is_file()
+    return RunFolder(folder).is_run and RunFolder(folder).data.is_file()
 
 
 def _place(run: RunRecord) -> tuple:

@@ -38,6 +38,7 @@ from fewtags.settings import Settings
 
 FORMAT = 2
 CONFIG, LABELS, WEIGHTS, CARD = "config.json", "labels.json", "model.safetensors", "README.md"
+MODEL_FOLDER = "model"  # its name in the folder of a run
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def file_checksum(file: Path) -> str:
 def load_model(folder: str | Path) -> SavedModel:
     """Read what `SavedModel.save` wrote; a run folder may be given too."""
     folder = Path(folder)
-    for place in (folder / "model", folder):
+    for place in (folder / MODEL_FOLDER, folder):
         if (place / CONFIG).is_file():
             return _load_format_2(place)
         if (place / "tagger.json").is_file():

@@ -11,6 +11,7 @@ import numpy as np
 from fewtags.data.prepare import prepare_data
 from fewtags.engine.feature_cache import cache_root
 from fewtags.engine.record import load_run_config
+from fewtags.engine.run_folder import RunFolder
 from fewtags.models.saved import load_model
 from fewtags.review.features import unit_features
 from fewtags.review.heat_maps import HeatMaps
@@ -31,7 +32,7 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
     """Works for a run of any method. The features are computed the first time, which takes a while."""
     config, saved = load_run_config(run), load_model(run)
     annotations = prepare_data(config.data, config.seed).train
-    features, unreadable = unit_features(saved, annotations, run / "review", quiet=quiet)
+    features, unreadable = unit_features(saved, annotations, RunFolder(run).review, quiet=quiet)
     readable = np.ones(len(annotations), dtype=bool)
     readable[list(unreadable)] = False
     file = decisions_file(run)

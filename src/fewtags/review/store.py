@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
+from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import UserError
 
 SCHEMA = 1
@@ -117,7 +118,7 @@ class Conflict(UserError):
 
 def decisions_file(run: Path) -> Path:
     """Where the decisions of a run are."""
-    return Path(run) / "review" / "decisions.sqlite"
+    return RunFolder(Path(run)).review / "decisions.sqlite"
 
 
 class DecisionStore:
