@@ -20,7 +20,7 @@ const QUEUES = [
   ["uncertain", "Least certain", "Where the model learns most from an answer"],
 ];
 const WORDS = {
-  doubtful: { 1: "Right: keep it", [-1]: "Wrong: remove it", 0: "Unsure" },
+  doubtful: { 1: "Keep", [-1]: "Remove", 0: "Unsure" },
   other: { 1: "Yes", [-1]: "No", 0: "Unsure" },
 };
 const POLL_EVERY = 4000; // milliseconds
@@ -85,7 +85,7 @@ class App {
     document.title = `${this.place.get("tag")} · ${this.session.run} · fewtags review`;
     if (this.session.read_only) return;
     const { saving, written } = this.decisions;
-    byId("saved").textContent = saving.size ? `Saving ${saving.size}…` : written ? `✓ ${written.toLocaleString("en")} saved` : "Everything saved";
+    byId("saved").textContent = saving.size ? `Saving ${saving.size}…` : written ? `✓ ${written.toLocaleString("en")} saved` : "✓ Saved";
     byId("undo").disabled = !this.decisions.canUndo;
   }
 
@@ -107,6 +107,7 @@ class App {
     this.decisions.addEventListener("failed", ({ detail }) => this.onFailed(detail));
     this.decisions.addEventListener("news", ({ detail }) => this.onNews(detail.labels));
     byId("undo").addEventListener("click", () => this.undo());
+    byId("panel").addEventListener("click", () => this.togglePanel());
     byId("help").addEventListener("click", () => this.help());
     byId("settings").addEventListener("click", () => openSettings(settings));
     byId("open-tags").addEventListener("click", () => this.openTags());
@@ -264,8 +265,8 @@ class App {
 
   async decide(answers, queue = this.place.get("queue")) {
     if (this.session.read_only || !answers.length) return;
-    const written = await this.decisions.decide(answers, queue);
-    if (!written) return;
+    this.grid.selectPlaces([]);
+    if (!(await this.decisions.decide(answers, queue))) return;
     const [{ label, tag }] = answers;
     announce(`${ANSWERS[label].word} for ${tag}, ${plural(answers.length, "image")}, saved.`);
     if (answers.length > 1) {
@@ -274,7 +275,6 @@ class App {
         onAction: () => this.undo(),
       });
     }
-    this.grid.selectPlaces([]);
     if (settings.get("move-on") === "1") this.moveOn();
   }
 
@@ -309,7 +309,7 @@ class App {
 
   expand(place) {
     const stack = this.queue?.stacks.get(place);
-    if (!stack) return;
+    if (!stack || stack.images.length < 2) return;
     const { tag } = this.queue;
     this.openedStack = openStack(stack, tag, this.decisions, {
       readOnly: this.session.read_only,
@@ -466,6 +466,7 @@ class App {
 
   openPanel(open) {
     document.body.classList.toggle("no-panel", !open);
+    byId("panel").setAttribute("aria-pressed", String(open));
   }
 }
 

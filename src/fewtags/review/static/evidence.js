@@ -12,7 +12,7 @@ export function chanceBar(chance, threshold) {
   return h(
     "div",
     { class: "chance-box" },
-    h("div", {}, h("strong", { class: "chance" }, probability(chance)), ` probability; believed from ${probability(threshold)}`),
+    h("div", {}, h("strong", { class: "chance" }, probability(chance)), ` probability · threshold ${probability(threshold)}`),
     bar,
   );
 }

@@ -5,7 +5,7 @@ import { ANSWERS, h, plural, probability } from "./dom.js";
 
 const GAP = 10;
 const MARGIN = 12;
-const SIZES = [120, 150, 185, 230, 300, 400]; // of a tile, in pixels
+const SIZES = [110, 140, 170, 220, 300, 420]; // of a tile, in pixels
 
 /** What was decided about a stack: a label when all of its images have the same one, "partly", or null. */
 export function stackState(decisions, tag, stack) {
@@ -36,7 +36,7 @@ export class Grid extends EventTarget {
     this.selected = new Set(); // places
     this.focused = 0;
     this.anchor = 0;
-    this.size = SIZES.includes(Number(localStorage.getItem("tile"))) ? Number(localStorage.getItem("tile")) : 185;
+    this.size = SIZES.includes(Number(localStorage.getItem("tile"))) ? Number(localStorage.getItem("tile")) : 170;
     this.area = h("div", { class: "grid-area" });
     this.element = h(
       "div",

@@ -136,7 +136,7 @@ export class ImageMode extends EventTarget {
   }
 
   focusCurrent() {
-    this.lists.querySelector(`[data-tag="${CSS.escape(this.current)}"]`)?.focus();
+    this.lists?.querySelector(`[data-tag="${CSS.escape(this.current)}"]`)?.focus();
   }
 
   moveTag(step) {

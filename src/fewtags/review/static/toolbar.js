@@ -31,7 +31,8 @@ export class Toolbar extends EventTarget {
     this.element = h(
       "div",
       { class: "toolbar" },
-      h("div", { class: "row" }, this.count, h("div", { class: "grow" }), this.selection, ...deciding, this.filterButton),
+      h("div", { class: "row count-row" }, this.count, h("div", { class: "grow" }), this.filterButton),
+      deciding.length ? h("div", { class: "row" }, ...deciding, h("div", { class: "grow" }), this.selection) : null,
       this.filters,
       this.banner,
     );
@@ -79,10 +80,10 @@ export class Toolbar extends EventTarget {
     this.count.replaceChildren(
       h("strong", {}, tag),
       ` ${images.toLocaleString("en")}${rest} shown${inStacks}`,
-      h("span", { class: "quiet" }, `  ≈ ${Math.round(summary.expected).toLocaleString("en")} missing, ${plural(summary.known, "image")} known`),
+      h("span", { class: "quiet wide-only" }, `, ${plural(summary.known, "image")} known`),
     );
     const more = rest && this.place.get("lowest") === "" && ["missing", "doubtful"].includes(this.place.get("queue"));
-    if (more) this.count.append(h("button", { class: "link", onclick: () => this.place.set({ lowest: "0" }) }, "show the less likely ones too"));
+    if (more) this.count.append(h("button", { class: "link", onclick: () => this.place.set({ lowest: "0" }) }, this.place.get("queue") === "doubtful" ? "show all given ones" : "show less likely ones too"));
     this.showEstimate(about.estimate);
   }
 
