@@ -293,7 +293,7 @@ def test_hiding_labels_that_are_partial_already(cli: Cli, patches, tags_file, tm
 
 def test_no_run_is_written_over(cli: Cli, trained, patches, tags_file):
     answer = cli("train", patches.root, "--tags", tags_file, *TINY, "--out", trained)
-    assert_refused(answer, USAGE, str(trained), "holds a run already", f"--resume {trained}")
+    assert_refused(answer, USAGE, str(trained), "holds a finished run already", "choose another folder")
 
 
 def test_a_file_where_the_run_should_go(cli: Cli, patches, tags_file, tmp_path):
@@ -359,6 +359,7 @@ def stopped(trained: Path, tmp_path: Path) -> Path:
     """A copy of a run as if it had been stopped before its end."""
     folder = tmp_path / "stopped"
     shutil.copytree(trained, folder)
+    (folder / "result.json").unlink()
     return folder
 
 
@@ -368,8 +369,10 @@ def change_checkpoint(folder: Path, **changes: object) -> None:
 
 
 def test_no_checkpoint(cli: Cli, stopped):
+    """Then it starts from the beginning."""
     (stopped / "checkpoints/last.pt").unlink()
-    assert_refused(cli("train", "--resume", stopped), USAGE, "no checkpoint", "last.pt")
+    assert cli("train", "--resume", stopped, "-q").code == 0
+    assert (stopped / "result.json").is_file()
 
 
 def test_a_truncated_checkpoint(cli: Cli, stopped):

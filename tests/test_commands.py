@@ -127,7 +127,7 @@ def test_resume_goes_on_where_it_stopped(cli: Cli, trained, tmp_path):
     config.write_text(config.read_text().replace("epochs: 1\n", "epochs: 2\n"))
     answer = cli("train", "--resume", run)
     assert answer.code == 0
-    assert "Going on at epoch 2, step 1." in answer.err
+    assert "Resuming at epoch 2 of 2, step 1." in answer.err
     assert load_checkpoint(run / "checkpoints/last.pt")["epoch"] == 2
     assert [row["epoch"] for row in read_rows(run / "metrics.jsonl") if row["kind"] == "eval"] == [1, 2]
 
@@ -136,7 +136,11 @@ def test_resuming_a_finished_run_changes_nothing(cli: Cli, trained, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     before = (run / "model/model.safetensors").read_bytes()
-    assert cli("train", "--resume", run, "-q").code == 0
+    answer = cli("train", "--resume", run)
+    assert answer.code == 0
+    assert "finished: there is nothing to resume" in answer.err
+    assert "epoch 2" not in answer.err
+    assert "mAP" in answer.out
     assert (run / "model/model.safetensors").read_bytes() == before
 
 

@@ -73,7 +73,7 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(method, profile, patches, t
     assert whole["totals"] == parts["totals"]
 
 
-def test_instant_learns_in_one_look_and_is_made_again_where_it_is_resumed(patches, tmp_path):
+def test_instant_learns_in_one_look(patches, tmp_path):
     config = TinyConfig.make("method=instant", "data.known=1.0")
     result = run(config, tmp_path / "run", patches)
     assert result.last.map > 0.6
@@ -82,8 +82,61 @@ def test_instant_learns_in_one_look_and_is_made_again_where_it_is_resumed(patche
     closed_form = saved.classifier.head.discriminant
     assert closed_form.penalty > 0
     np.testing.assert_allclose(saved.thresholds, closed_form.thresholds, atol=1e-5)
-    again = run(config, tmp_path / "run", patches, resume=True)
-    assert again.last == result.last
+
+
+def test_a_run_stopped_at_its_start_is_no_dead_end(patches, tmp_path, monkeypatch):
+    """Ctrl-C at the first look at the images: the folder is there, no checkpoint is."""
+    config = TinyConfig.make("method=instant", "data.known=1.0")
+    whole = run(config, tmp_path / "whole", patches)
+    for folder, resume in (("resumed", True), ("again", False)):
+        with monkeypatch.context() as patch:
+            patch.setattr(training, "start_head", lambda _: signal.raise_signal(signal.SIGINT))
+            with pytest.raises(Interrupted, match=rf"before the first checkpoint.*--resume .*{folder}"):
+                run(config, tmp_path / folder, patches)
+        assert not (tmp_path / folder / "result.json").exists()
+        assert run(config, tmp_path / folder, patches, resume=resume).last == whole.last
+
+
+@pytest.mark.parametrize("method", ["an", "instant"])
+def test_resuming_a_finished_run_says_so_and_gives_its_result(method, patches, tmp_path, capsys):
+    config = TinyConfig.make(f"method={method}", "train.epochs=1")
+    result = run(config, tmp_path / "run", patches)
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "run").rglob("*")}
+    data = split_data(patches, config.data, 0)
+    again = training.train(config, tmp_path / "run", data=data, resume=True)
+    assert "finished: there is nothing to resume" in capsys.readouterr().err
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "run").rglob("*")} == before
+    assert replace(again, seconds=0, best={}) == replace(result, seconds=0, best={})
+
+
+def test_a_run_that_lacks_only_its_result_makes_it(patches, tmp_path, capsys):
+    """Killed after the last epoch, while the model was exported."""
+    config = TinyConfig.make("train.epochs=1")
+    result = run(config, tmp_path / "run", patches)
+    (tmp_path / "run/result.json").unlink()
+    data = split_data(patches, config.data, 0)
+    assert training.train(config, tmp_path / "run", data=data, resume=True).last == result.last
+    assert "all epochs are trained" in capsys.readouterr().err
+
+
+def test_no_run_is_written_over(patches, tmp_path, monkeypatch):
+    config = TinyConfig.make("train.epochs=1")
+    stop_after(2, monkeypatch)
+    with pytest.raises(Interrupted):
+        run(config, tmp_path / "run", patches)
+    with pytest.raises(UserError, match="can be resumed"):
+        run(config, tmp_path / "run", patches)
+    run(config, tmp_path / "run", patches, resume=True)
+    log = (tmp_path / "run/metrics.jsonl").read_bytes()
+    with pytest.raises(UserError, match="holds a finished run already"):
+        run(config, tmp_path / "run", patches)
+    assert (tmp_path / "run/metrics.jsonl").read_bytes() == log
+
+
+def test_weights_that_cannot_be_had_leave_nothing_behind(patches, tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        run(TinyConfig.make("model.weights=nowhere.safetensors"), tmp_path / "run", patches)
+    assert not (tmp_path / "run").exists()
 
 
 def test_training_learns_colours(patches, tmp_path):
@@ -135,8 +188,10 @@ def test_a_loss_that_is_not_finite_stops_the_run(patches, tmp_path):
 
 def test_resuming_on_other_data_is_refused(patches, tmp_path):
     run(TinyConfig.make(), tmp_path / "run", patches)
+    (tmp_path / "run/result.json").unlink()  # not finished, then
+    other = split_data(patches, TinyConfig.make("data.mask_seed=1").data, 0)
     with pytest.raises(UserError, match="training data changed"):
-        run(TinyConfig.make("data.mask_seed=1"), tmp_path / "run", patches, resume=True)
+        training.train(TinyConfig.make(), tmp_path / "run", data=other, quiet=True, resume=True)
 
 
 def test_gradients_accumulate_to_the_larger_batch(patches, tmp_path):

@@ -94,7 +94,7 @@ def test_a_killed_bench_goes_on_where_it_was(grid, tmp_path):
     assert not (run / "result.json").exists()
 
     assert not bench.run_bench(read_grid(file), folder, quiet=True)
-    assert "Going on at epoch" in (run / "log.txt").read_text()
+    assert "Resuming at epoch" in (run / "log.txt").read_text()
     epochs = [row["epoch"] for row in read_rows(run / "metrics.jsonl") if row["kind"] == "train"]
     assert epochs == list(range(1, 16))
 

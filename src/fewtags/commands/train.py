@@ -10,7 +10,6 @@ from typing import Any
 from fewtags import distributed
 from fewtags.config import RunConfig, load_config, nested
 from fewtags.engine.record import load_run_config, load_run_data
-from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.training import in_words, train
 from fewtags.errors import UserError
 from fewtags.methods import objective_class
@@ -39,8 +38,6 @@ def train_settings(data: str | None, settings: Sequence[str], shortcuts: Mapping
 
 def start_run(config: RunConfig, out: Path | None, *, quiet: bool, tensorboard: bool) -> None:
     folder = out or new_run_folder(config.method_name)
-    if RunFolder(folder).is_run:
-        raise UserError(f"{folder} holds a run already; choose another --out, or go on with --resume {folder}")
     train_and_print(config, folder, quiet=quiet, tensorboard=tensorboard)
 
 

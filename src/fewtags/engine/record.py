@@ -139,7 +139,7 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
     changed = changed_settings(checkpoint["config"], run.config.nested())
     if changed:
         raise UserError(
-            f"{run.folder / 'config.yaml'} was edited since {file} was written ({', '.join(changed)}); put it back, or "
+            f"{run.files.config} was edited since {file} was written ({', '.join(changed)}); put it back, or "
             "start a new run for other settings."
         )
     if checkpoint["data_hash"] != run.data.train.content_hash():

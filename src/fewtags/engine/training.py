@@ -28,10 +28,10 @@ from fewtags.engine.run_log import RunLog
 from fewtags.engine.schedule import lr_factor
 from fewtags.engine.start import start_head
 from fewtags.engine.thresholds import choose_thresholds
-from fewtags.errors import DataError, Interrupted, RunFailed
+from fewtags.errors import DataError, Interrupted, RunFailed, UserError
 from fewtags.methods import objective_class
 from fewtags.metrics import Scores
-from fewtags.models.saved import SavedModel
+from fewtags.models.saved import SavedModel, read_object
 from fewtags.progress import duration
 
 
@@ -57,31 +57,68 @@ def train(
     quiet: bool = False,
     tensorboard: bool = False,
 ) -> RunResult:
-    """Train as `config` says and leave everything in `folder`. With `resume`, go on from its last checkpoint."""
-    files = RunFolder(folder)
+    """Train as `config` says and leave everything in `folder`. With `resume`, go on from its last checkpoint.
+
+    A run that was stopped before its first checkpoint starts from the beginning, with or without `resume`.
+    """
+    files, log = RunFolder(folder), RunLog(RunFolder(folder), quiet, tensorboard)
+    if resume and (finished := finished_result(files, config)) is not None:
+        log.say(f"The run in {folder} is finished: there is nothing to resume.")
+        return finished
+    if not resume:
+        refuse_to_overwrite(files)
     device = choose_device(config.train.device)
     distributed.start(device.type)
-    # What is not trained has no checkpoints: resuming it makes it again.
-    trains = objective_class(config.method_name, config.profile).trains
-    checkpoint = load_last(files) if resume and trains else None
+    checkpoint = load_last(files) if resume and files.can_resume else None
     if data is None:
         data = prepare_data(config.data, config.seed)
-    log = RunLog(files, quiet, tensorboard)
-    run = build_run(config, folder, data, device, log)
-    if checkpoint is not None:
-        restore(run, checkpoint)
-        log.open(after_epoch=run.epoch)
-        log.say(f"Going on at epoch {run.epoch + 1}, step {run.step + 1}.")
-    else:
-        describe(run)
-        log.open()
-        write_record(run)
-        start_head(run)
-    with stop_signals() as stop:
-        while run.epoch < run.num_epochs:
-            train_one_epoch(run, stop)
-            finish_epoch(run)
-    return finish_run(run)
+    try:
+        run = build_run(config, folder, data, device, log)
+        start_new(run) if checkpoint is None else resume_from(run, checkpoint)
+        with stop_signals() as stop:
+            while run.epoch < run.num_epochs:
+                train_one_epoch(run, stop)
+                finish_epoch(run)
+        return finish_run(run)
+    except KeyboardInterrupt:
+        raise Interrupted(how_to_go_on(files)) from None
+
+
+def start_new(run: Run) -> None:
+    describe(run)
+    run.log.open()
+    write_record(run)
+    start_head(run)
+
+
+def resume_from(run: Run, checkpoint: dict[str, Any]) -> None:
+    restore(run, checkpoint)
+    run.log.open(after_epoch=run.epoch)
+    if distributed.is_main():
+        run.files.result.unlink(missing_ok=True)  # of fewer epochs, where the settings ask for more now
+    where = f"Resuming at epoch {run.epoch + 1} of {run.num_epochs}, step {run.step + 1}."
+    run.log.say(where if run.epoch < run.num_epochs else "Resuming: all epochs are trained, the result is to be made.")
+
+
+def refuse_to_overwrite(files: RunFolder) -> None:
+    if files.is_finished:
+        raise UserError(f"{files.path} holds a finished run already; choose another folder, or remove that one.")
+    if files.can_resume:
+        raise UserError(
+            f"{files.path} holds a run already that can be resumed (fewtags train --resume {files.path}); resume it, "
+            "choose another folder, or remove that one."
+        )
+
+
+def how_to_go_on(files: RunFolder) -> str:
+    """Where a run is interrupted at once, without saving."""
+    if files.can_resume:
+        return f"Stopped at once. Resume from the last checkpoint with: fewtags train --resume {files.path}"
+    if files.is_run:
+        return (
+            f"Stopped before the first checkpoint. Start from the beginning with: fewtags train --resume {files.path}"
+        )
+    return f"Stopped before the run began; nothing was written to {files.path}."
 
 
 # --- one epoch ---
@@ -324,6 +361,18 @@ def thresholds_of(run: Run) -> np.ndarray:
     return choose_thresholds(predictions.probabilities[predictions.read], val.labels[predictions.read])
 
 
+def finished_result(files: RunFolder, config: RunConfig) -> RunResult | None:
+    """What a finished run left; None where it is not finished, or its settings ask for more epochs now."""
+    if not (files.is_run and files.is_finished and files.model.is_dir()):
+        return None
+    result = read_object(files.result)
+    if objective_class(config.method_name, config.profile).trains and result["epochs"] < config.train.epochs:
+        return None
+    split = next((name for name in ("test", "val") if name in result), None)
+    last = None if split is None else Scores(**result[split])
+    return RunResult(files.path, last, result["best"], split, result["seconds"], result["epochs"])
+
+
 # --- stopping ---
 
 
@@ -332,7 +381,7 @@ def save_and_stop(run: Run) -> None:
     save_run(run)
     raise Interrupted(
         f"Stopped at epoch {run.epoch + 1}, step {run.step}; everything is saved. "
-        f"Go on with: fewtags train --resume {run.folder}"
+        f"Resume with: fewtags train --resume {run.folder}"
     )
 
 
