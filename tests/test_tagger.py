@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 
 from conftest import TINY
 from fewtags import Annotations, Tagger
 from fewtags.errors import UserError
 from fewtags.metrics import mean_average_precision
+from fewtags.models.saved import load_model
 
 SETTINGS = [setting for setting in TINY if not setting.startswith(("method", "model.backbone", "model.pretrained"))]
 
@@ -168,6 +172,60 @@ def test_save_and_load(method, patches, tmp_path):
     assert loaded.predict(patches) == tagger.predict(patches)
     assert loaded.classes_.tolist() == tagger.classes_.tolist()
     assert loaded.method == method
+
+
+@pytest.fixture(scope="module")
+def tuned(patches, tmp_path_factory) -> Path:
+    """A saved tagger with settings of its own, whose backbone was trained too."""
+    folder = tmp_path_factory.mktemp("tuned") / "model"
+    own = [setting for setting in SETTINGS if not setting.startswith("train.epochs")]
+    own += ["train.lr=0.003", "method.gamma=1.5", "data.val_share=0.25"]
+    make(method="focal", epochs=2, settings=own, seed=4).fit(patches).save(folder)
+    return folder
+
+
+def test_a_loaded_tagger_has_the_settings_it_was_fitted_with(tuned):
+    loaded = Tagger.load(tuned)
+    config = loaded._config()
+    assert (loaded.method, loaded.epochs, loaded.seed) == ("focal", 2, 4)
+    assert (config.train.epochs, config.train.lr, config.train.batch_size) == (2, 0.003, 12)
+    assert (config.method.gamma, config.data.val_share, config.input.size) == (1.5, 0.25, 32)
+    assert config.model.train_from == "all"  # it was trained from random weights
+    assert not any("method.alpha" in setting for setting in loaded.settings)  # only what differs from the method's own
+    assert clone(loaded).get_params() == loaded.get_params()
+
+
+def test_a_loaded_tagger_fits_on_from_its_own_backbone(tuned, patches):
+    """`instant` trains nothing, so the backbone it ends with is the one it started from."""
+    before = load_model(tuned).classifier.backbone.state_dict()
+    loaded = Tagger.load(tuned)
+    settings = [setting for setting in loaded.settings if not setting.startswith("method.")]
+    loaded.set_params(method="instant", epochs=None, settings=settings).fit(patches)
+    after = loaded._fitted().classifier.backbone.state_dict()
+    assert all(torch.equal(value, before[name]) for name, value in after.items())
+
+
+def test_a_folder_without_a_model_gives_no_backbone(patches, tmp_path):
+    with pytest.raises(UserError, match=r"is a folder without a trained model"):
+        make(weights=tmp_path).fit(patches)
+
+
+def test_fitting_into_the_folder_of_a_run_is_refused(patches, tmp_path):
+    make(out=tmp_path / "run").fit(patches)
+    log = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(UserError, match="holds a finished run already"):
+        make(out=tmp_path / "run").fit(patches)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == log
+
+
+def test_a_moving_average_keeps_what_instant_needs_for_more_labels(patches):
+    plain = make(method="instant").fit(patches)
+    averaged = make(method="instant", settings=[*SETTINGS, "train.ema=0.9"]).fit(patches)
+    feature = plain.features(patches)[0]
+    for tagger in (plain, averaged):
+        tagger.relabel(feature, "red", 1)
+    np.testing.assert_allclose(averaged.predict_proba(patches), plain.predict_proba(patches), atol=1e-5)
+    assert averaged._closed_form().discriminant.category_count.sum() > 3
 
 
 def test_a_run_of_the_command_line_can_be_loaded(trained, patches):

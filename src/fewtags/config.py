@@ -179,6 +179,15 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return groups
 
 
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"train": {"lr": 1}} -> {"train.lr": 1}"""
+    items: dict[str, Any] = {}
+    for key, value in values.items():
+        deeper = isinstance(value, Mapping) and value
+        items |= flat(value, f"{prefix}{key}.") if deeper else {f"{prefix}{key}": value}
+    return items
+
+
 def nest(key: str, value: Any) -> dict[str, Any]:
     for part in reversed(key.split(".")):
         value = {part: value}

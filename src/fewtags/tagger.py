@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from fewtags.config import DEFAULT_METHOD, RunConfig, load_config, nested
+from fewtags.config import DEFAULT_METHOD, RunConfig, flat, load_config, nested
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.data.prepare import measurable, split_data
@@ -191,11 +192,48 @@ class Tagger:
 
     @classmethod
     def load(cls, folder: str | Path) -> Tagger:
-        """A tagger from the folder that `save` wrote, or from a finished run."""
+        """A tagger from the folder that `save` wrote, or from a finished run.
+
+        It has the settings it was fitted with. `fit` learns anew with them, starting from this model's backbone.
+        """
         saved = load_model(folder)
-        tagger = cls(saved.method, saved.model.backbone, pretrained=False, seed=int(saved.training.get("seed", 0)))
+        settings = changed_settings(saved.training)
+        tagger = cls(
+            saved.method,
+            saved.model.backbone,
+            weights=Path(folder).absolute(),
+            epochs=settings.pop("train.epochs", None),
+            settings=[f"{name}={json.dumps(value)}" for name, value in settings.items()],
+            seed=int(saved.training.get("seed", 0)),
+        )
         tagger._use(saved)
         return tagger
+
+
+GIVEN_ELSEWHERE = (  # as a parameter of Tagger, with the data, or for one machine only
+    "data.source", "data.tags", "data.format", "data.options", "cache.folder", "words.source", "method.name", "seed",
+    "model.backbone", "model.pretrained", "model.weights", "train.device",
+)  # fmt: skip
+
+
+def changed_settings(training: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings a tagger was trained with, less those that its method has anyway, by dotted name."""
+    method = training.get("method", {})
+    try:
+        usual = flat(load_config(method={"name": method.get("name"), "profile": method.get("profile")}).nested())
+    except UserError:  # a method that is not known here
+        usual = {}
+    usual |= {"method.profile": "default"}
+    record = flat(training)
+    changed = {
+        name: value
+        for name, value in record.items()
+        if (name not in usual or usual[name] != value) and not name.startswith(GIVEN_ELSEWHERE)
+    }
+    from_scratch = not record.get("model.pretrained", True) and not record.get("model.weights")
+    if from_scratch and record.get("model.train_from") == "auto":
+        changed["model.train_from"] = "all"  # as it was, though it has weights to start from now
+    return changed
 
 
 def as_annotations(

@@ -20,7 +20,7 @@ import torch
 import fewtags
 from fewtags import distributed
 from fewtags.atomic import atomic_write, write_json
-from fewtags.config import RunConfig, read_yaml, resolve
+from fewtags.config import RunConfig, flat, read_yaml, resolve
 from fewtags.data.prepare import DataConfig, RunData, prepare_data
 from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
 from fewtags.engine.run import Run
@@ -174,14 +174,6 @@ def changed_settings(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         for name in sorted({*then, *today})
         if then.get(name) != today.get(name) and not name.startswith(("cache.", *MAY_CHANGE))
     ]
-
-
-def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"train": {"lr": 1}} -> {"train.lr": 1}"""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return found
 
 
 # --- reading a run again ---

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fewtags.errors import UserError
-from fewtags.models.saved import MODEL_FOLDER
+from fewtags.models.tensor_files import MODEL_FOLDER
 
 
 @dataclass(frozen=True)

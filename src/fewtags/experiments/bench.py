@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 
 from fewtags.atomic import write_json
-from fewtags.config import read_yaml
+from fewtags.config import flat, read_yaml
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import Interrupted, UserError
 from fewtags.experiments.grid import PlannedRun
@@ -85,14 +85,6 @@ def check_settings(run: PlannedRun, folder: Path) -> None:
                 f"{folder} was made with {name}={there.get(name)}, and the grid says {planned.get(name)}; "
                 "remove that folder, or write to another with --out."
             )
-
-
-def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"train": {"lr": 1}} -> {"train.lr": 1}"""
-    items: dict[str, Any] = {}
-    for key, value in values.items():
-        items |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-    return items
 
 
 # --- the processes ---

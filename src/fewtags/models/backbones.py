@@ -171,7 +171,7 @@ def _similar_backbones(name: str) -> str:
 
 
 def _create(name: str, pretrained: bool, output_stride: int | None = None) -> nn.Module:
-    more = {} if output_stride is None else {"output_stride": output_stride}
+    more: dict[str, Any] = {} if output_stride is None else {"output_stride": output_stride}
     if more or not pretrained:
         try:
             plain = timm.create_model(name, pretrained=False, **more)

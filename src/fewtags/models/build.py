@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
 from pydantic import Field
+from safetensors.torch import load_file
 
 from fewtags.contract import Problem, WordVectors
-from fewtags.models.backbones import create_backbone
+from fewtags.errors import UserError
+from fewtags.models.backbones import Backbone, create_backbone
 from fewtags.models.classifier import Classifier, Neck
 from fewtags.models.heads import head_class
+from fewtags.models.tensor_files import MODEL_FOLDER, WEIGHTS, first_line
 from fewtags.models.words import WordsConfig, find_word_vectors
 from fewtags.settings import Settings
 
@@ -23,7 +27,8 @@ class ModelConfig(Settings):
     pretrained: bool = True
     """Start from timm's pretrained weights (fetched from its hub) unless `weights` is given."""
     weights: str | None = None
-    """Local file with the backbone's weights (.safetensors, or a state dict)."""
+    """Local file with the backbone's weights (.safetensors, or a state dict), or the folder of a saved model or of a
+    finished run, whose backbone is taken."""
     stride_in_1x1: bool = False
     """For ResNet weights from Keras or Caffe, whose stride is in the first 1x1 convolution."""
     output_stride: Literal[8, 16, 32] | None = None
@@ -47,6 +52,20 @@ def make_problem(
     return Problem(tuple(categories), torch.from_numpy(labels), vectors, dataset, seed)
 
 
+def load_backbone(backbone: Backbone, folder: Path) -> None:
+    """The weights that the backbone of a saved model has."""
+    files = [place / WEIGHTS for place in (folder / MODEL_FOLDER, folder)]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        raise UserError(f"model.weights={folder} is a folder without a trained model (no {WEIGHTS}).")
+    try:
+        state = load_file(file)
+        prefix = "backbone."
+        backbone.load_state_dict({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
+    except Exception as error:
+        raise UserError(f"{file} does not fit the backbone ({first_line(error)}).") from error
+
+
 def build_classifier(
     model: ModelConfig,
     input_size: int,
@@ -57,14 +76,18 @@ def build_classifier(
     *,
     load_weights: bool = True,
 ) -> Classifier:
+    source = Path(model.weights) if model.weights is not None and load_weights else None
+    from_model = source is not None and source.is_dir()
     backbone = create_backbone(
         model.backbone,
-        pretrained=model.pretrained and load_weights,
-        weights=model.weights if load_weights else None,
+        pretrained=model.pretrained and load_weights and not from_model,
+        weights=None if from_model else source,
         stride_in_1x1=model.stride_in_1x1,
         output_stride=model.output_stride,
         input_size=input_size,
     )
+    if source is not None and from_model:
+        load_backbone(backbone, source)
     neck = Neck(backbone.num_channels, model.pool, model.width)
     from_scratch = not model.pretrained and model.weights is None
     train_from = ("all" if from_scratch else "head") if model.train_from == "auto" else model.train_from

@@ -33,12 +33,11 @@ from fewtags.errors import UserError
 from fewtags.models.build import ModelConfig, build_classifier
 from fewtags.models.classifier import Classifier
 from fewtags.models.heads import head_class
-from fewtags.models.tensor_files import first_line
+from fewtags.models.tensor_files import MODEL_FOLDER, WEIGHTS, first_line
 from fewtags.settings import Settings
 
 FORMAT = 2
-CONFIG, LABELS, WEIGHTS, CARD = "config.json", "labels.json", "model.safetensors", "README.md"
-MODEL_FOLDER = "model"  # its name in the folder of a run
+CONFIG, LABELS, CARD = "config.json", "labels.json", "README.md"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Reads what torch.save wrote, without executing pickled code."""
+"""Reads what torch.save wrote, without executing pickled code; and where a saved model has its tensors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+MODEL_FOLDER = "model"  # a saved model in the folder of a run
+WEIGHTS = "model.safetensors"  # in a saved model
 
 
 def read_tensors(file: Path) -> Any:
