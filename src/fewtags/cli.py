@@ -80,6 +80,10 @@ def _usage_message(error: Any) -> str:
     return f"{message} `{context.command_path} --help` tells more." if context is not None else message
 
 
+def _warn(message: str) -> None:
+    print(f"fewtags: {message}", file=sys.stderr)
+
+
 def _stop(message: str, code: int) -> NoReturn:
     if message:
         print(f"fewtags: {message}", file=sys.stderr)
@@ -387,11 +391,12 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or a folder that holds runs, as bench writes.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Title of the page.")] = "fewtags report",
+    moved_to: Moved = None,
     tables: Annotated[
         Path | None, typer.Option(help="Folder for the tables as Markdown, CSV and LaTeX (default: not written).")
     ] = None,
 ) -> None:
-    """Write one HTML page about runs: tables, curves, categories, thresholds, labels found, images."""
+    """Write one HTML page about runs: pictures, tags found, tables, curves, categories, thresholds."""
     from fewtags.experiments.report import write_report
     from fewtags.experiments.runs import find_runs, tidy_rows
     from fewtags.experiments.tables import write_tables
@@ -399,7 +404,7 @@ def report(
     if tables is not None:
         tables.mkdir(parents=True, exist_ok=True)
         write_tables(tidy_rows(find_runs(runs)), tables)
-    print(write_report(runs, out, title=title))
+    print(write_report(runs, out, title, moved_to, warn=_warn))
 
 
 @app.command()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,20 +19,24 @@ from fewtags.data.annotations import Annotations
 from fewtags.engine.training import train
 from fewtags.errors import UserError
 from fewtags.experiments.charts import Series, line_chart, nice_ticks, spread_out
-from fewtags.experiments.examples import judge
-from fewtags.experiments.report import state_lines, write_report
-from fewtags.experiments.runs import find_runs, tidy_rows
+from fewtags.experiments.curves import decision_charts, learning_charts, state_lines
+from fewtags.experiments.examples import judge, what_is_done
+from fewtags.experiments.report import write_report
+from fewtags.experiments.runs import RunRecord, find_runs, tidy_rows
 
 
 @pytest.fixture(scope="module")
 def runs(patches: Annotations, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two methods at two proportions, from data on disk."""
+    """Two methods at two proportions, from data on disk; one that does not train at one of them."""
     folder = tmp_path_factory.mktemp("report")
     patches.save(folder / "patches.jsonl")
+    config = TinyConfig.make(f"data.source={folder / 'patches.jsonl'}", "method=instant", "data.known=0.3")
+    train(config, folder / "runs" / "instant-0.3", quiet=True)
     for method in ("an", "caldnr"):
         for known in (0.3, 0.8):
             source = f"data.source={folder / 'patches.jsonl'}"
             more = ["method.profile=relative", "method.discover_from_epoch=0"] if method == "caldnr" else []
+            more += ["model.output_stride=16"]  # 32 px: a map of 2x2
             config = TinyConfig.make(source, f"method={method}", f"data.known={known}", *more)
             train(config, folder / "runs" / f"{method}-{known}", quiet=True)
     return folder / "runs"
@@ -61,11 +68,46 @@ def test_it_shows_the_numbers_of_the_runs(page, runs):
         assert f'<section id="{section}">' in page
 
 
-def test_categories_stand_beside_their_known_positives(page, runs):
+def test_categories_stand_beside_their_numbers_of_positives(page, runs, patches):
+    """Of those known in training, and of those measured on: an AP over few images says little."""
     run = find_runs([runs])[0]
-    known = dict(zip(run.data["categories"], run.data["known_positives"], strict=True))
-    for name, count in known.items():
-        assert re.search(rf'<th scope="row">{name}</th><td>{count}</td>', page)
+    measured = patches.split("test").known_positives
+    for name, count, number in zip(run.data["categories"], run.data["known_positives"], measured, strict=True):
+        assert re.search(rf'<th scope="row">{name}</th><td>{count}</td>\s*<td>{number}</td>', page)
+
+
+def test_it_leads_with_a_sentence_and_pictures(page, runs):
+    """In words, before any table: what was learned, from what, and how good it is."""
+    main = page.index("<main>")
+    lead = re.search(r'<p class="lead">(.*?)</p>', page[:main]).group(1)
+    best = max((run for run in find_runs([runs]) if run.proportion == 0.3), key=lambda run: run.result["test"]["map"])
+    known = sum(best.data["known_positives"])
+    assert lead.startswith(f"{best.method}")
+    assert f"learned 3 tags from 36 images of patches with {known} tags written down, 30 % of those that apply." in lead
+    assert f"On 12 test images its mean average precision is {100 * best.result['test']['map']:.1f} %" in lead
+    assert "the best of 3 methods" in lead
+    assert page.index('<section id="images">') < page.index("<table")
+
+
+def test_what_the_acronyms_mean_stands_beside_them(page):
+    scores, decisions = (section(page, name) for name in ("tables", "decisions"))
+    for term, words in {
+        "mAP": "mean average precision",
+        "OF1": "overall F1",
+        "CF1": "averaged over the categories",
+    }.items():
+        assert re.search(rf"<dt>{term}</dt><dd>[^<]*{words}", scores)
+    assert re.search(r"<dt>theta_pos</dt><dd>the threshold θ⁺: [^<]*taken as present", decisions)
+
+
+def section(page: str, name: str) -> str:
+    return page[page.index(f'<section id="{name}">') :].split("</section>")[0]
+
+
+def test_thresholds_are_there_for_who_opens_them(page):
+    """Not open by default: they are many and for few readers."""
+    before = section(page, "decisions").split("Thresholds of each category")[0]
+    assert before.rstrip().endswith("<details>\n      <summary>")
 
 
 def test_thresholds_of_each_category_are_drawn(page):
@@ -81,7 +123,61 @@ def test_the_legend_names_only_the_lines_that_a_method_has():
 
 def test_images_and_attention_are_embedded(page):
     assert page.count("data:image/jpeg;base64,") >= 8 * 3  # eight test images, each with two maps
-    assert "Where caldnr looked" in page or "where caldnr looked" in page
+    assert "The heat maps show where caldnr (relative) looked for a tag." in page
+    assert page.count('alt="Where ') == 8 * 2
+
+
+def test_a_map_of_one_place_is_not_shown(patches, tmp_path):
+    """It would be an evenly dark picture under "where it looked"."""
+    patches.save(tmp_path / "patches.jsonl")
+    config = TinyConfig.make(f"data.source={tmp_path / 'patches.jsonl'}", "method=caldnr", "train.epochs=1")
+    train(config, tmp_path / "run", quiet=True)
+    page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
+    assert page.count("data:image/jpeg") >= 8
+    assert "looked for" not in page
+    assert '<section id="learning">' not in page  # one epoch is a dot, not a curve
+    assert "<svg" not in section(page, "images")
+
+
+def decided(runs: Path, **logged: list[float]) -> RunRecord:
+    """A run that logged these numbers, one an epoch."""
+    epochs = range(len(logged["found_labels"]))
+    rows = [{"kind": "train", "epoch": e + 1, **{key: values[e] for key, values in logged.items()}} for e in epochs]
+    return replace(find_runs([runs])[0], rows=rows)
+
+
+def test_what_is_found_and_rejected_alike_is_one_thing(runs):
+    """CALDNR's default stops training as absent exactly what it trains as present."""
+    right = {f"{kind}_{what}": [0.5, 0.6] for kind in ("found", "rejected") for what in ("precision", "recall")}
+    counts, quality = decision_charts(decided(runs, found_labels=[5, 7], rejected_labels=[5, 7], **right))
+    assert re.findall('data-series="(.*?)"', counts) == ["found"]
+    assert re.findall('data-series="(.*?)"', quality) == ["precision", "recall"]
+    same = np.eye(3, dtype=bool)
+    assert what_is_done({"found": same, "rejected": same}) == {
+        "found": "trained as present and no longer trained as absent"
+    }
+
+
+def test_both_decisions_are_drawn_where_they_differ(runs):
+    right = {f"{kind}_{what}": [0.5, 0.6] for kind in ("found", "rejected") for what in ("precision", "recall")}
+    for rejected in ([5, 8], [0, 0]):
+        found = [5, 7] if any(rejected) else [0, 0]
+        counts, quality = decision_charts(decided(runs, found_labels=found, rejected_labels=rejected, **right))
+        assert re.findall('data-series="(.*?)"', counts) == ["found", "rejected"]
+        assert len(re.findall("data-series", quality)) == 4
+    same = np.eye(3, dtype=bool)
+    assert list(what_is_done({"found": same, "rejected": ~same})) == ["found", "rejected"]
+    assert what_is_done({"rejected": same}) == {"rejected": "no longer trained as absent"}
+
+
+def test_a_method_without_epochs_is_a_line_in_the_learning_curves(runs):
+    run = next(run for run in find_runs([runs]) if run.method == "instant")
+    chart = next(group for group in learning_charts(find_runs([runs])) if "30 %" in group.title).charts[0]
+    drawn = re.search(r'data-series="instant"><polyline[^>]*points="([\d.]+),([\d.]+) ([\d.]+),([\d.]+)"/></g>', chart)
+    left, y, right, same = map(float, drawn.groups())
+    assert right > left
+    assert y == same
+    assert learning_charts([run]) == []  # alone it is no curve
 
 
 def test_it_works_without_the_images(runs, tmp_path):
@@ -91,9 +187,65 @@ def test_it_works_without_the_images(runs, tmp_path):
         if file.is_file():
             text = file.read_bytes().replace(b"patches.jsonl", b"gone.jsonl")
             (tmp_path / "run" / file.name).write_bytes(text)
-    page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
+    said: list[str] = []
+    page = write_report([tmp_path / "run"], tmp_path / "report.html", warn=said.append).read_text()
     assert "data:image" not in page
     assert '<section id="categories">' in page
+    assert len(said) == 1
+    assert re.search(r"No pictures: .*gone\.jsonl does not exist\..*say where it is now with --data\.", page)
+
+
+def test_pictures_that_moved_can_be_named(patches, tmp_path, cli):
+    shutil.copytree(patches.root, tmp_path / "photos")
+    replace(patches, root=tmp_path / "photos").save(tmp_path / "patches.jsonl")
+    train(TinyConfig.make(f"data.source={tmp_path / 'patches.jsonl'}"), tmp_path / "run", quiet=True)
+    (tmp_path / "photos").rename(tmp_path / "archive")
+    page = tmp_path / "report.html"
+    answer = cli("report", tmp_path / "run", "--out", page)
+    assert answer.code == 0
+    assert "No pictures on the page: " in answer.err
+    answer = cli("report", tmp_path / "run", "--out", page, "--data", tmp_path / "archive")
+    assert (answer.code, answer.err) == (0, "")
+    assert "data:image/jpeg" in page.read_text()
+
+
+# --- runs whose labels to measure with are partial ---
+
+
+@pytest.fixture
+def partial(patches, tmp_path) -> Path:
+    """A run measured on labels of which most are unknown, with estimates as result.json has them."""
+    labels = np.where(patches.labels == -1, 0, patches.labels).astype(np.int8)
+    replace(patches, labels=labels).save(tmp_path / "patches.jsonl")
+    config = TinyConfig.make(f"data.source={tmp_path / 'patches.jsonl'}", "data.known=null", "train.epochs=1")
+    train(config, tmp_path / "run", quiet=True)
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    result["estimates"] = {
+        "num_images": 12, "map": [0.712, 0.65, 0.774], "of1": [0.6, 0.5, 0.7], "cf1": [0.55, 0.45, 0.65],
+        "missing": [1234.4, 1000.0, 1500.0], "assumption": "Estimated, not measured.",
+        "categories": {"red": {"missing_tags": [7.6, 5.0, 10.0]}, "green": {"missing_tags": None}},
+    }  # fmt: skip
+    (tmp_path / "run/result.json").write_text(json.dumps(result))
+    return tmp_path / "run"
+
+
+def test_estimates_are_shown_as_estimates(partial, tmp_path):
+    page = write_report([partial], tmp_path / "report.html").read_text()
+    assert "Its mean average precision is estimated at 71 % (65 to 77 %)." in page
+    scores = section(page, "tables")
+    assert "≈ 71.2 <small>65.0 to 77.4</small>" in scores
+    assert "≈ 1,234 <small>1,000 to 1,500</small>" in scores
+    assert "Estimated, not measured." in scores
+    assert "these scores are too low" in scores
+    assert "≈ 8 <small>5 to 10</small>" in section(page, "categories")
+
+
+def test_a_tag_that_nobody_spoke_of_is_not_wrong_on_the_page(partial, tmp_path):
+    page = write_report([partial], tmp_path / "report.html").read_text()
+    assert 'class="tag wrong"' not in page
+    assert "✗" not in page
+    assert 'class="tag unknown"' in page
+    assert "nobody said whether it applies" in page
 
 
 def test_a_run_under_way_is_shown_as_not_finished(runs, tmp_path):
@@ -126,9 +278,20 @@ def test_ticks_are_round_and_span_the_data():
     assert nice_ticks(76.2, 84.6) == [76, 78, 80, 82, 84, 86]
 
 
-def test_a_constant_line_and_a_single_point_can_be_drawn():
-    for points in ([(1, 5.0), (2, 5.0)], [(1, 5.0)]):
-        assert "nan" not in line_chart([Series("a", points, 0)], title="t", x_label="x", y_label="y")
+def test_a_constant_line_can_be_drawn_and_a_dot_alone_is_no_chart():
+    constant, dot = Series("a", [(1, 5.0), (2, 5.0)], 0), Series("b", [(1, 5.0)], 1)
+    assert "nan" not in line_chart([constant], title="t", x_label="x", y_label="y")
+    assert not line_chart([dot, dot], title="t", x_label="x", y_label="y")
+    assert 'data-series="b"' in line_chart([constant, dot], title="t", x_label="x", y_label="y")
+
+
+def test_a_level_goes_along_the_whole_axis():
+    series = [Series("trained", [(2, 1.0), (8, 3.0)], 0), Series("level", [(0, 2.0)], 1, level=True)]
+    chart = line_chart(series, title="t", x_label="x", y_label="y")
+    lines = dict(re.findall(r'data-series="(\w+)"><polyline[^>]*points="([^"]*)"', chart))
+    xs = {name: [point.split(",")[0] for point in points.split()] for name, points in lines.items()}
+    assert xs["level"] == xs["trained"]
+    assert not line_chart(series[1:], title="t", x_label="x", y_label="y")
 
 
 def test_names_at_line_ends_never_overlap():
@@ -147,6 +310,15 @@ def test_a_line_is_told_by_more_than_its_colour():
     assert chart.count("method 8</text>") == 1
 
 
-def test_tags_are_judged():
-    tags = judge(np.array([0.9, 0.7, 0.2, 0.1]), np.array([1, -1, 1, -1]), ["a", "b", "c", "d"])
-    assert [(tag.name, tag.verdict) for tag in tags] == [("a", "right"), ("b", "wrong"), ("c", "missed")]
+def test_tags_are_judged_by_what_is_known():
+    """Given and there, given and known not to be there, given and unknown; not given although known to be there."""
+    probabilities, labels = np.array([0.9, 0.7, 0.6, 0.2, 0.1]), np.array([1, -1, 0, 1, 0])
+    tags = judge(probabilities, labels, list("abcde"), np.full(5, 0.5))
+    assert [(tag.name, tag.verdict) for tag in tags] == [
+        ("a", "right"), ("b", "wrong"), ("c", "unknown"), ("d", "missed"),
+    ]  # fmt: skip
+
+
+def test_a_tag_is_given_from_its_own_threshold_on():
+    tags = judge(np.array([0.4, 0.4]), np.array([0, 0]), ["a", "b"], np.array([0.3, 0.5]))
+    assert [tag.name for tag in tags] == ["a"]

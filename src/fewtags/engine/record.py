@@ -21,6 +21,7 @@ import fewtags
 from fewtags import distributed
 from fewtags.atomic import atomic_write, write_json
 from fewtags.config import RunConfig, flat, read_yaml, resolve
+from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import DataConfig, RunData, prepare_data
 from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
 from fewtags.engine.run import Run
@@ -63,13 +64,22 @@ def write_record(run: Run) -> None:
         return
     write_json(run.files.environment, environment())
     parts = {"train": run.data.train, "val": run.data.val, "test": run.data.test}
-    record = {name: {"images": len(p), "hash": p.content_hash()} for name, p in parts.items() if p is not None}
+    record = {name: describe_part(part) for name, part in parts.items() if part is not None}
     known = run.data.train.known_positives.tolist()
     categories = {"categories": run.data.train.categories, "known_positives": known}
     more = {"seed": run.config.seed, "relative_to": started_in(run.folder)}
     write_json(run.files.data, {"name": run.data.train.name, **categories, **record, **more})
     with atomic_write(run.files.config) as beside:  # last: it makes the folder a run
         beside.write_text(run.config.to_yaml(), encoding="utf-8")
+
+
+def describe_part(part: Annotations) -> dict[str, Any]:
+    return {
+        "images": len(part),
+        "hash": part.content_hash(),
+        "positives": part.known_positives.tolist(),
+        "unknown": round(part.unknown_share, 4),
+    }
 
 
 def started_in(folder: Path) -> dict[str, str]:

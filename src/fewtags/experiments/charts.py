@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from markupsafe import Markup, escape
 
 NUM_COLOURS = 8
 DASHES = ("", "7 3", "2 3")  # after NUM_COLOURS lines the colours repeat with the next pattern
+LEVEL = "1 5"
 MARKERS = ("circle", "square", "diamond", "triangle")
 LINE_HEIGHT = 14.0
 
@@ -24,6 +25,7 @@ class Series:
     points: Sequence[tuple[float, float]]
     style: int  # place in the palette
     spread: Sequence[float | None] = field(default_factory=list)  # standard deviation at each point
+    level: bool = False  # one value that holds all along the axis, such as that of a method without epochs
 
 
 @dataclass(frozen=True)
@@ -58,10 +60,10 @@ def line_chart(
     size: tuple[int, int] = (420, 280),
     name_lines: bool = True,
 ) -> Markup:
-    """An <svg> that scales with its box; `title` is what a screen reader says. Empty without any point."""
-    series = [one for one in series if one.points]
-    if not series:
-        return Markup("")
+    """An <svg> that scales with its box; `title` is what a screen reader says. Empty where there is no line to draw."""
+    if all(one.level or len(one.points) < 2 for one in series):
+        return Markup("")  # a dot shows no course
+    series = drawn_along([one for one in series if one.points])
     name_lines = name_lines and len(series) > 1
     frame = frame_for(series, y_range, x_ticks, size, name_lines)
     parts = [_grid(frame, x_ticks), _axis_names(frame, x_label, y_label), *(_line(frame, one) for one in series)]
@@ -70,6 +72,15 @@ def line_chart(
     return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img"><title>{}</title>{}</svg>').format(
         *size, title, Markup("").join(parts)
     )
+
+
+def drawn_along(series: Sequence[Series]) -> list[Series]:
+    """Levels as lines from the first to the last point of the others."""
+    xs = [x for one in series for x, _ in one.points if not one.level]
+    return [
+        replace(one, points=[(min(xs), one.points[0][1]), (max(xs), one.points[0][1])]) if one.level else one
+        for one in series
+    ]
 
 
 def frame_for(
@@ -148,13 +159,13 @@ def _line(frame: Frame, one: Series) -> Markup:
     for point, spread in zip(one.points, one.spread, strict=False):
         if spread is not None:
             parts.append(_error_bar(frame, point, spread, one.style))
-    if len(places) <= 30:
+    if len(places) <= 30 and not one.level:
         parts += [_point(place, one, values) for place, values in zip(places, one.points, strict=True)]
     return Markup('<g class="series" data-series="{}">{}</g>').format(one.name, Markup("").join(parts))
 
 
 def dash(one: Series) -> Markup:
-    pattern = DASHES[one.style // NUM_COLOURS % len(DASHES)]
+    pattern = LEVEL if one.level else DASHES[one.style // NUM_COLOURS % len(DASHES)]
     return Markup(' stroke-dasharray="{}"').format(pattern) if pattern else Markup("")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,32 +12,41 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fewtags.config import resolve
 from fewtags.contract import Batch, Outputs, Progress
 from fewtags.data.annotations import Annotations
-from fewtags.data.images import BadImage, open_image
-from fewtags.data.prepare import RunData, prepare_data
+from fewtags.data.images import BadImage, open_image, open_resized
+from fewtags.data.prepare import RunData
 from fewtags.engine.checkpoint import load_checkpoint
+from fewtags.engine.record import load_run_config, load_run_data
 from fewtags.engine.run import build_learner
 from fewtags.engine.run_folder import RunFolder
-from fewtags.errors import UserError
-from fewtags.experiments.runs import RunRecord
-from fewtags.labels import PRESENT
-from fewtags.models.attention_maps import overlay
+from fewtags.errors import DataError, UserError
+from fewtags.experiments.runs import RunRecord, label
+from fewtags.labels import ABSENT, PRESENT
+from fewtags.models.attention_maps import overlay, tells_where
 from fewtags.models.build import make_problem
-from fewtags.models.saved import load_model
+from fewtags.models.saved import load_model, read_thresholds
 
 NUM_IMAGES = 8
+NUM_MAPS = 2  # heat maps of an image, for the most probable of its tags
 NUM_CANDIDATES = 96  # training images that are looked through for found and rejected labels
-THUMBNAIL = 168
+THUMBNAIL = 320  # a card of the page is as wide, on a phone and elsewhere
 JPEG_QUALITY = 72
-THRESHOLD = 0.5
+
+# What can be said of a tag. Where nobody knows whether it applies, it is not called wrong.
+VERDICTS = {
+    "right": ("✓", "right"),
+    "wrong": ("✗", "wrong"),
+    "missed": ("○", "missed"),
+    "unknown": ("?", "nobody said whether it applies"),
+    "known": ("•", "known in training"),
+}
 
 
 @dataclass(frozen=True)
 class Tag:
     name: str
-    verdict: str  # "right", "wrong" or "missed"
+    verdict: str  # a key of VERDICTS
     score: float | None = None
 
 
@@ -53,6 +62,7 @@ class Example:
     picture: str  # a data: address
     lists: list[TagList]
     maps: list[tuple[str, str]] = field(default_factory=list)  # category and picture, for heads with attention
+    others: list[TagList] = field(default_factory=list)  # of further runs, to be opened by who wants to compare
 
 
 @dataclass(frozen=True)
@@ -61,44 +71,47 @@ class Gallery:
     sentence: str
     examples: list[Example]
 
+    @property
+    def verdicts(self) -> set[str]:
+        lists = (one for example in self.examples for one in (*example.lists, *example.others))
+        return {tag.verdict for one in lists for tag in one.tags}
+
+
+def data_of(run: RunRecord, moved_to: Path | None = None) -> RunData:
+    """The data of a run, as it was when it was trained. Raises UserError where it is gone or has changed."""
+    data = load_run_data(run.folder, moved_to)
+    if data.train.content_hash() != run.data["train"]["hash"]:
+        raise DataError(f"The training images of {run.folder} or their labels have changed since it was trained.")
+    return data
+
 
 # --- test images: what each run says about them ---
 
 
-def test_gallery(runs: Sequence[RunRecord]) -> Gallery | None:
-    """The same test images under every run; None where images or predictions are absent."""
-    part = _evaluated(runs[0])
+def test_gallery(runs: Sequence[RunRecord], data: RunData) -> Gallery | None:
+    """The same test images under every run, the first of which counts most; None where there are no predictions."""
+    part = data.test if runs[0].split == "test" else data.val
     scores = {run.folder: _probabilities(run) for run in runs}
-    shown = [run for run in runs if part is not None and _fits(scores[run.folder], part)]
+    shown = [run for run in runs if part is not None and scores[run.folder].shape == part.labels.shape]
     if part is None or not shown:
         return None
     rows = choose_images(part.labels == PRESENT)
-    maps = attention_maps(shown[-1], part, rows)
+    looking, maps = where_they_looked(shown, part, rows)
+    thresholds = {run.folder: _thresholds(run) for run in shown}
     examples = []
     for row in rows:
         lists = [
-            TagList(run.method, judge(scores[run.folder][row], part.labels[row], part.categories)) for run in shown
+            TagList(
+                label(run), judge(scores[run.folder][row], part.labels[row], part.categories, thresholds[run.folder])
+            )
+            for run in shown
         ]
-        example = _example(part, row, lists, maps.get(row, {}))
+        example = _example(part, row, lists[:1], maps.get(row, {}), lists[1:])
         examples += [example] if example is not None else []
-    looked = f" The heat maps show where {shown[-1].method} looked." if maps else ""
-    sentence = f"Tags with a probability of at least {THRESHOLD:g}, and true tags that were missed.{looked}"
+    known = "known" if not part.complete else "true"
+    sentence = f"The tags that {label(shown[0])} gives, with their probabilities, and {known} tags that it missed."
+    sentence += f" The heat maps show where {label(looking)} looked for a tag." if looking is not None else ""
     return Gallery(f"{str(runs[0].split).capitalize()} images", sentence, examples) if examples else None
-
-
-def _evaluated(run: RunRecord) -> Annotations | None:
-    data = _data(run)
-    return None if data is None else data.test if run.split == "test" else data.val
-
-
-def _data(run: RunRecord) -> RunData | None:
-    """The data that the run's settings name; None where it is gone or has changed."""
-    try:
-        config = resolve(run.config)
-        data = prepare_data(config.data, config.seed)
-    except (UserError, OSError):
-        return None
-    return data if data.train.content_hash() == run.data["train"]["hash"] else None
 
 
 def _probabilities(run: RunRecord) -> np.ndarray:
@@ -106,8 +119,11 @@ def _probabilities(run: RunRecord) -> np.ndarray:
     return np.load(file)["probabilities"] if file.is_file() else np.zeros((0, 0))
 
 
-def _fits(probabilities: np.ndarray, part: Annotations) -> bool:
-    return probabilities.shape == part.labels.shape
+def _thresholds(run: RunRecord) -> np.ndarray:
+    try:
+        return read_thresholds(run.folder)
+    except UserError:  # its model was removed
+        return np.full(len(run.data["categories"]), 0.5)
 
 
 def choose_images(present: np.ndarray) -> list[int]:
@@ -118,20 +134,42 @@ def choose_images(present: np.ndarray) -> list[int]:
     return [int(row) for row in drawn]
 
 
-def judge(probabilities: np.ndarray, labels: np.ndarray, categories: Sequence[str]) -> list[Tag]:
-    """Given tags, most probable first, then the true ones that were not given. Unreadable images have none."""
+def judge(
+    probabilities: np.ndarray, labels: np.ndarray, categories: Sequence[str], thresholds: np.ndarray
+) -> list[Tag]:
+    """Given tags, most probable first, then those known to be there and not given. Unreadable images have none."""
     tags, missed = [], []
     for c in np.argsort(-probabilities, kind="stable"):
-        score, true = float(probabilities[c]), labels[c] == PRESENT
-        if score >= THRESHOLD:
-            tags.append(Tag(categories[c], "right" if true else "wrong", score))
-        elif true:
+        score = float(probabilities[c])
+        if score >= thresholds[c]:
+            tags.append(Tag(categories[c], verdict_on(labels[c]), score))
+        elif labels[c] == PRESENT:
             missed.append(Tag(categories[c], "missed", score))
     return tags + missed
 
 
-def attention_maps(run: RunRecord, part: Annotations, rows: Sequence[int]) -> dict[int, dict[str, Image.Image]]:
-    """For each row, pictures of the two most probable categories; nothing for heads without attention."""
+def verdict_on(label: int) -> str:
+    """Of a tag that was given, by what is known."""
+    return "right" if label == PRESENT else "wrong" if label == ABSENT else "unknown"
+
+
+Maps = dict[int, dict[str, Image.Image]]  # row -> category -> picture
+
+
+def where_they_looked(
+    runs: Sequence[RunRecord], part: Annotations, rows: Sequence[int]
+) -> tuple[RunRecord | None, Maps]:
+    """Heat maps of the first run that has any, and which it is."""
+    for run in runs:
+        maps = attention_maps(run, part, rows)
+        if maps:
+            return run, maps
+    return None, {}
+
+
+def attention_maps(run: RunRecord, part: Annotations, rows: Sequence[int]) -> Maps:
+    """For each row, pictures of the most probable categories. Nothing for heads without attention, and where the map
+    has one place only, which tells nothing."""
     try:
         saved = load_model(run.folder)
     except UserError:
@@ -141,12 +179,12 @@ def attention_maps(run: RunRecord, part: Annotations, rows: Sequence[int]) -> di
         return {}
     with torch.inference_mode():
         outputs: Outputs = saved.classifier(images)
-    if outputs.attention is None:
+    if outputs.attention is None or not tells_where(outputs.attention):
         return {}
-    maps: dict[int, dict[str, Image.Image]] = {}
+    maps: Maps = {}
     for place, row in enumerate(kept):
         picture = thumbnail(open_image(part.path(row)))
-        top = outputs.logits[place].argsort(descending=True)[:2].tolist()
+        top = outputs.logits[place].argsort(descending=True)[:NUM_MAPS].tolist()
         maps[row] = {part.categories[c]: overlay(picture, outputs.attention[place, c]) for c in top}
     return maps
 
@@ -156,7 +194,7 @@ def _load(part: Annotations, rows: Sequence[int], size: int) -> tuple[torch.Tens
     pixels, kept = [], []
     for row in rows:
         try:
-            image = open_image(part.path(row)).resize((size, size), Image.Resampling.BICUBIC)
+            image = open_resized(part.path(row), (size, size))
         except BadImage:
             continue
         pixels.append(np.asarray(image))
@@ -168,28 +206,34 @@ def _load(part: Annotations, rows: Sequence[int], size: int) -> tuple[torch.Tens
 # --- training images: what the method decided about their unknown labels ---
 
 
-def training_gallery(run: RunRecord) -> Gallery | None:
+def training_gallery(run: RunRecord, data: RunData) -> Gallery | None:
     """Unknown labels that the method found or rejected after its last epoch; None for methods that decide nothing."""
-    file, data = RunFolder(run.folder).last, _data(run)
-    if data is None or not file.is_file():
+    file = RunFolder(run.folder).last
+    if not file.is_file():
         return None
     rows = np.random.default_rng(0).permutation(len(data.train))[:NUM_CANDIDATES].tolist()
     kept, decisions, probabilities = decide(run, data.train, rows, file)
-    if not decisions:
-        return None
+    meaning = what_is_done(decisions)
     examples: list[Example] = []
     for place, row in enumerate(kept):
-        decided = [
-            TagList(name, _decided(mask[place], probabilities[place], data, row)) for name, mask in decisions.items()
-        ]
+        decided = [TagList(name, _decided(decisions[name][place], probabilities[place], data, row)) for name in meaning]
         if any(one.tags for one in decided) and len(examples) < NUM_IMAGES:
             example = _example(data.train, row, [_known(data.train, row), *decided], {})
             examples += [example] if example is not None else []
     sentence = (
-        f"Of {len(kept)} training images drawn at random, the first with decisions of {run.method} about labels that "
-        "nobody wrote down: found ones are trained as present, rejected ones are no longer trained as absent."
+        f"Of {len(kept)} training images drawn at random, the first with decisions of {label(run)} about tags that "
+        f"nobody wrote down: {', '.join(f'{name} ones are {done}' for name, done in meaning.items())}."
     )
-    return Gallery(f"Training images, {run.method}", sentence, examples) if examples else None
+    return Gallery(f"Training images, {label(run)}", sentence, examples) if examples else None
+
+
+def what_is_done(decisions: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """The kinds of decisions to show, and what each means. Where both are about the same labels they are one."""
+    found, rejected = decisions.get("found"), decisions.get("rejected")
+    meaning = {"found": "trained as present", "rejected": "no longer trained as absent"}
+    if found is not None and rejected is not None and np.array_equal(found, rejected):
+        return {"found": " and ".join(meaning.values())}
+    return {name: meaning.get(name, "decided about") for name in decisions}
 
 
 @torch.inference_mode()
@@ -197,7 +241,7 @@ def decide(
     run: RunRecord, train: Annotations, rows: Sequence[int], file: Path
 ) -> tuple[list[int], dict[str, np.ndarray], np.ndarray]:
     """Readable rows, the masks of the method's decisions about them [B, C], and probabilities [B, C]."""
-    config = resolve(run.config)
+    config = load_run_config(run.folder)
     config = config.model_copy(update={"cache": config.cache.model_copy(update={"enabled": False})})
     checkpoint = load_checkpoint(file)
     fresh = config.model_copy(update={"model": config.model.model_copy(update={"pretrained": False, "weights": None})})
@@ -224,22 +268,23 @@ def _known(train: Annotations, row: int) -> TagList:
 
 def _decided(mask: np.ndarray, scores: np.ndarray, data: RunData, row: int) -> list[Tag]:
     """Right is a label that is truly there: to find it, and to stop training it as absent, are both right."""
-    tags = []
-    for c in np.flatnonzero(mask).tolist():
-        verdict = "unjudged" if data.truth is None else "right" if data.truth[row, c] == PRESENT else "wrong"
-        tags.append(Tag(data.train.categories[c], verdict, float(scores[c])))
-    return tags
+    known = data.train.labels if data.truth is None else data.truth
+    found = sorted(np.flatnonzero(mask).tolist(), key=lambda c: -scores[c])
+    return [Tag(data.train.categories[c], verdict_on(known[row, c]), float(scores[c])) for c in found]
 
 
 # --- pictures ---
 
 
-def _example(part: Annotations, row: int, lists: list[TagList], maps: dict[str, Image.Image]) -> Example | None:
+def _example(
+    part: Annotations, row: int, lists: list[TagList], maps: dict[str, Image.Image], others: Sequence[TagList] = ()
+) -> Example | None:
     try:
         picture = data_address(thumbnail(open_image(part.path(row))))
     except BadImage:
         return None
-    return Example(part.images[row], picture, lists, [(name, data_address(image)) for name, image in maps.items()])
+    drawn = [(name, data_address(image)) for name, image in maps.items()]
+    return Example(part.images[row], picture, lists, drawn, list(others))
 
 
 def thumbnail(image: Image.Image) -> Image.Image:

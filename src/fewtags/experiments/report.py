@@ -1,59 +1,152 @@
-"""Run folders -> one self-contained HTML page: tables, curves, categories, the method's decisions, example images."""
+"""Run folders -> one self-contained HTML page: pictures, what was found, tables, curves, categories, decisions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 import fewtags
 from fewtags.atomic import atomic_write
-from fewtags.experiments.charts import Series, legend, line_chart, nice_ticks
-from fewtags.experiments.examples import Gallery, test_gallery, training_gallery
-from fewtags.experiments.runs import RunRecord, find_runs, proportion_label, tidy_rows
-from fewtags.experiments.tables import METRIC_NAMES, Row, by_method, paper_tables, row_label, unique, value_of
+from fewtags.data.prepare import RunData
+from fewtags.errors import UserError
+from fewtags.experiments.curves import learning_charts, method_detail, proportion_charts
+from fewtags.experiments.examples import VERDICTS, Gallery, data_of, test_gallery, training_gallery
+from fewtags.experiments.runs import RunRecord, find_runs, groups, label, proportion_label, tidy_rows
+from fewtags.experiments.tables import paper_tables, unique
 from fewtags.progress import duration
+from fewtags.wording import plural
 
-MANY_CATEGORIES = 24  # more than this many are not each given a chart of thresholds
-STATE_LINES = {"theta_pos": 0, "theta_neg": 1, "s_pos": 2, "s_neg": 3}  # style of each, in rows of kind "categories"
-DECISIONS = ("found", "rejected")
+FEW_POSITIVES = 10  # the AP of a category with fewer of them says little
+ESTIMATED = ("map", "of1", "cf1", "missing")
+
+Say = Callable[[str], None]
 
 
-def write_report(run_folders: Sequence[Path], out: Path, title: str = "fewtags report") -> Path:
-    """Write the page about the runs that `run_folders` are or contain to the file `out`."""
+def write_report(
+    run_folders: Sequence[Path],
+    out: Path,
+    title: str = "fewtags report",
+    moved_to: Path | None = None,
+    warn: Say = lambda _: None,
+) -> Path:
+    """Write the page about the runs that `run_folders` are or contain to the file `out`.
+
+    `moved_to` is where the runs' images are now, if they were moved. `warn` is told what the page has to do without.
+    """
     runs = find_runs(run_folders)
+    datasets = unique(run.dataset for run in runs)
+    if moved_to is not None and len(datasets) > 1:
+        raise UserError(f"--data names the place of one dataset; these runs are about {' and '.join(datasets)}.")
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(out) as beside:
-        beside.write_text(render(runs, title), encoding="utf-8")
+        beside.write_text(render(runs, title, moved_to, warn), encoding="utf-8")
     return out
 
 
-def render(runs: Sequence[RunRecord], title: str) -> str:
+def render(runs: Sequence[RunRecord], title: str, moved_to: Path | None = None, warn: Say = lambda _: None) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fewtags.experiments"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     rows = tidy_rows(runs)
-    best = paper_tables(rows, "best")
+    shown = [pictures_of(dataset, runs, moved_to, warn) for dataset in unique(run.dataset for run in runs)]
     return environment.get_template("report.html.jinja").render(
         title=title,
+        lead=lead(runs),
         summary=summary(runs),
+        pictures=[one for one in shown if one.galleries or one.problem],
+        marks=VERDICTS,
         tables=paper_tables(rows, "last"),
-        best_tables=best,
+        best_tables=paper_tables(rows, "best"),
+        partly_measured=[run.dataset for run in chosen(runs) if unknown_share(run)],
+        estimates=estimate_tables(runs),
         proportion_charts=proportion_charts(rows),
         learning=learning_charts(runs),
         categories=category_tables(runs),
+        few=FEW_POSITIVES,
         details=[detail for run in chosen(runs) if (detail := method_detail(run))],
-        galleries=galleries(runs),
         runs=[run_line(run) for run in runs],
         version=fewtags.__version__,
         written=datetime.now().strftime("%Y-%m-%d %H:%M"),
     )
+
+
+# --- which runs ---
+
+
+def chosen(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """The runs that are shown in detail: the first seed of each method at the lowest proportion of its dataset."""
+    first: dict[tuple[str, str], RunRecord] = {}
+    for run in runs:
+        if run.result:
+            first.setdefault((run.dataset, label(run)), run)
+    return list(first.values())
+
+
+def best_first(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """By mAP, estimated where the labels to measure with are partial."""
+    return sorted(runs, key=lambda run: -(map_of(run) or 0.0))
+
+
+def map_of(run: RunRecord) -> float | None:
+    estimate = estimates_of(run).get("map")
+    return estimate[0] if estimate else (run.scores("last") or {}).get("map")
+
+
+def estimates_of(run: RunRecord) -> dict[str, Any]:
+    """What result.json says about quality that could not be measured; empty where all labels were known."""
+    return run.result.get("estimates") or {}
+
+
+def unknown_share(run: RunRecord) -> float:
+    """Of the labels that the run was measured with; 0 where the run does not say."""
+    return run.data.get(run.split or "", {}).get("unknown", 0.0)
+
+
+# --- in words ---
+
+
+def lead(runs: Sequence[RunRecord]) -> list[str]:
+    """What a reader wants to know first: for every dataset one or two sentences."""
+    sentences = []
+    for dataset in unique(run.dataset for run in runs):
+        own = best_first([run for run in chosen(runs) if run.dataset == dataset])
+        lowest = [run for run in own if own and run.proportion == own[0].proportion]
+        if lowest:
+            sentences.append(f"{learned(lowest[0])} {quality(lowest[0])}{compared(lowest)}")
+    return sentences
+
+
+def learned(run: RunRecord) -> str:
+    known = sum(run.data["known_positives"])
+    share = f", {100 * run.proportion:g} % of those that apply" if isinstance(run.proportion, float) else ""
+    tags = plural(len(run.data["categories"]), "tag")
+    images = plural(run.data["train"]["images"], "image")
+    return f"{label(run)} learned {tags} from {images} of {run.dataset} with {known:,} tags written down{share}."
+
+
+def quality(run: RunRecord) -> str:
+    estimate, measured = estimates_of(run).get("map"), map_of(run)
+    if estimate:
+        value, low, high = (100 * number for number in estimate)
+        return f"Its mean average precision is estimated at {value:.0f} % ({low:.0f} to {high:.0f} %)"
+    if measured is None:
+        return "It was not measured"
+    images = plural(run.data[str(run.split)]["images"], f"{run.split} image")
+    return f"On {images} its mean average precision is {100 * measured:.1f} %"
+
+
+def compared(runs: Sequence[RunRecord]) -> str:
+    """How the next best method does; `runs` are the best first."""
+    values = [map_of(run) for run in runs]
+    if len(runs) < 2 or values[0] is None or values[1] is None:
+        return "."
+    return f", the best of {len(runs)} methods; next is {label(runs[1])} with {100 * values[1]:.1f} %."
 
 
 def summary(runs: Sequence[RunRecord]) -> list[str]:
@@ -69,7 +162,7 @@ def summary(runs: Sequence[RunRecord]) -> list[str]:
         what = f"{len(methods)} methods" if len(methods) > 1 else f"the method {methods[0]}"
         sentences.append(
             f"{dataset}: {what}, known tags: {', '.join(proportions)}; "
-            f"{len(images['categories'])} categories, {', '.join(sizes)} images."
+            f"{plural(len(images['categories']), 'category', 'categories')}, {', '.join(sizes)} images."
         )
     if len(finished) < len(runs):
         sentences.append(
@@ -78,222 +171,122 @@ def summary(runs: Sequence[RunRecord]) -> list[str]:
     return sentences
 
 
-def label(run: RunRecord) -> str:
-    return row_label(run.method, run.profile)
-
-
-def styles(labels: Sequence[str]) -> dict[str, int]:
-    """Each method keeps its colour, dash pattern and marker through the page."""
-    return {name: place for place, name in enumerate(unique(labels))}
-
-
-def chosen(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """The runs that are shown in detail: the first seed of each method at the lowest proportion of its dataset."""
-    first: dict[tuple[str, str], RunRecord] = {}
-    for run in runs:
-        if run.result:
-            first.setdefault((run.dataset, label(run)), run)
-    return list(first.values())
-
-
-def groups(runs: Sequence[RunRecord]) -> list[tuple[str, dict[str, RunRecord]]]:
-    """For every dataset and proportion, its name and the first seed of each method."""
-    found: dict[str, dict[str, RunRecord]] = {}
-    for run in runs:
-        found.setdefault(f"{run.dataset}, {proportion_label(run.proportion)}", {}).setdefault(label(run), run)
-    return list(found.items())
-
-
-# --- curves ---
+# --- pictures ---
 
 
 @dataclass(frozen=True)
-class Charts:
+class Pictures:
+    """Of one dataset: its galleries, or why there are none."""
+
+    dataset: str
+    galleries: list[Gallery] = field(default_factory=list)
+    problem: str = ""
+
+
+def pictures_of(dataset: str, runs: Sequence[RunRecord], moved_to: Path | None, warn: Say) -> Pictures:
+    """Test images under the chosen runs, the best first, and training images under the methods that decide."""
+    own = best_first([run for run in chosen(runs) if run.dataset == dataset])
+    data: dict[Path, RunData] = {}
+    for run in own:
+        try:
+            data[run.folder] = data_of(run, moved_to)
+        except UserError as error:
+            warn(f"No pictures on the page: {error}")
+            return Pictures(dataset, problem=str(error))
+    if not own:
+        return Pictures(dataset)
+    found = [test_gallery(own, data[own[0].folder]), *(training_gallery(run, data[run.folder]) for run in own)]
+    return Pictures(dataset, [gallery for gallery in found if gallery is not None])
+
+
+# --- tables ---
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval, as text."""
+
+    value: str
+    interval: str
+
+    @classmethod
+    def of(cls, numbers: Sequence[float] | None, percent: bool) -> Estimate | None:
+        if not numbers:
+            return None
+        value, low, high = (f"{100 * number:.1f}" if percent else f"{round(number):,}" for number in numbers)
+        return cls(value, f"{low} to {high}")
+
+
+@dataclass(frozen=True)
+class EstimateTable:
     title: str
-    charts: list[Markup]
+    assumption: str
+    rows: list[tuple[str, list[Estimate | None]]]  # method; mAP, OF1, CF1 in percent and the number of missing tags
 
 
-def proportion_charts(rows: Sequence[Row]) -> list[Charts]:
-    """The paper's figure: each metric over the known proportion, a line for each method."""
-    figures = []
-    for dataset in unique(row["dataset"] for row in rows):
-        own = [row for row in rows if row["dataset"] == dataset and row["epoch_rule"] == "last"]
-        own = [row for row in own if isinstance(row["proportion"], float)]
-        if len(unique(row["proportion"] for row in own)) > 1:
-            figures.append(Charts(dataset, [proportion_chart(own, metric) for metric in ("map", "of1", "cf1")]))
-    return figures
-
-
-def proportion_chart(rows: Sequence[Row], metric: str) -> Markup:
-    proportions = sorted(unique(row["proportion"] for row in rows))
-    series = []
-    for place, (name, own) in enumerate(by_method(rows)):
-        values = [(p, value_of([row for row in own if row["proportion"] == p], metric)) for p in proportions]
-        there = [(100 * p, value) for p, value in values if value is not None]
-        points = [(x, value.mean) for x, value in there]
-        series.append(Series(name, points, place, [value.std for _, value in there]))
-    name = METRIC_NAMES[metric]
-    ticks = [100 * p for p in proportions]
-    return line_chart(
-        series, title=f"{name} over the known proportion", x_label="known positives, %", y_label=f"{name}, %",
-        x_ticks=ticks, size=(420, 320),
-    )  # fmt: skip
-
-
-def learning_charts(runs: Sequence[RunRecord]) -> list[Charts]:
-    """mAP and loss over the epochs, for every dataset and proportion; of several seeds the first."""
-    figures = []
-    style = styles([label(run) for run in runs])
-    for title, group in groups(runs):
-        charts = [
-            epoch_chart(group, style, "eval", "map", "mAP, %", 100),
-            epoch_chart(group, style, "train", "loss", "training loss", 1),
+def estimate_tables(runs: Sequence[RunRecord]) -> list[EstimateTable]:
+    """Quality of the runs that had no complete labels to be measured with; of several seeds the first."""
+    tables = []
+    for title, group in groups([run for run in runs if estimates_of(run)]):
+        assumption = str(estimates_of(next(iter(group.values()))).get("assumption", ""))
+        rows = [
+            (name, [Estimate.of(estimates_of(run).get(key), percent=key != "missing") for key in ESTIMATED])
+            for name, run in group.items()
         ]
-        if any(charts):
-            figures.append(Charts(title, [chart for chart in charts if chart]))
-    return figures
+        tables.append(EstimateTable(title, assumption, rows))
+    return tables
 
 
-def epoch_chart(
-    group: dict[str, RunRecord], style: dict[str, int], kind: str, key: str, y_label: str, scale: float
-) -> Markup:
-    series = [
-        Series(name, points, style[name])
-        for name, run in group.items()
-        if len(points := over_epochs(run, kind, key, scale)) > 1
-    ]
-    return line_chart(series, title=f"{y_label} over epochs", x_label="epoch", y_label=y_label)
-
-
-def over_epochs(run: RunRecord, kind: str, key: str, scale: float = 1.0) -> list[tuple[float, float]]:
-    return [(row["epoch"], scale * row[key]) for row in run.rows_of(kind) if row.get(key) is not None]
-
-
-# --- categories ---
+@dataclass(frozen=True)
+class CategoryRow:
+    name: str
+    known: int  # training images known to have it
+    measured: int | None  # images with it among those measured on; None where the run does not say
+    aps: list[float | None]  # AP of each method in percent
+    missing: Estimate | None  # tags that nobody wrote down
 
 
 @dataclass(frozen=True)
 class CategoryTable:
     title: str
+    split: str
     methods: list[str]
-    rows: list[tuple[str, int, list[float | None]]]  # category, known positives, AP of each method in percent
+    rows: list[CategoryRow]
+
+    @property
+    def counts_measured(self) -> bool:
+        return any(row.measured is not None for row in self.rows)
+
+    @property
+    def has_missing(self) -> bool:
+        return any(row.missing is not None for row in self.rows)
 
 
 def category_tables(runs: Sequence[RunRecord]) -> list[CategoryTable]:
-    """AP of every category beside its number of known positives; of several seeds the first."""
+    """AP of every category beside its numbers of positives; of several seeds the first."""
     measured = groups([run for run in runs if run.scores("last")])
-    return [CategoryTable(title, list(group), ap_rows(group)) for title, group in measured]
+    return [
+        CategoryTable(title, str(next(iter(group.values())).split), list(group), category_rows(group))
+        for title, group in measured
+    ]
 
 
-def ap_rows(group: dict[str, RunRecord]) -> list[tuple[str, int, list[float | None]]]:
+def category_rows(group: dict[str, RunRecord]) -> list[CategoryRow]:
     """Categories with the most known positives first."""
     one = next(iter(group.values()))
     per_run = [(run.scores("last") or {})["per_category"] for run in group.values()]
+    measured = one.data[str(one.split)].get("positives")
+    estimated = estimates_of(best_first(list(group.values()))[0]).get("categories", {})
     rows = []
     for c, (name, known) in enumerate(zip(one.data["categories"], one.data["known_positives"], strict=True)):
-        rows.append((name, known, [percent(ap[c]) for ap in per_run]))
-    return sorted(rows, key=lambda row: -row[1])
+        missing = Estimate.of((estimated.get(name) or {}).get("missing_tags"), percent=False)
+        aps = [percent(ap[c]) for ap in per_run]
+        rows.append(CategoryRow(name, known, measured[c] if measured else None, aps, missing))
+    return sorted(rows, key=lambda row: -row.known)
 
 
 def percent(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else 100 * value
-
-
-# --- what a method did ---
-
-
-@dataclass(frozen=True)
-class Detail:
-    title: str
-    decisions: list[Markup]  # counts, precision and recall over epochs
-    thresholds: list[tuple[str, str, Markup]]  # category, remark, chart
-    threshold_legend: Markup
-    left_out: int  # categories without a chart
-
-
-def method_detail(run: RunRecord) -> Detail | None:
-    decisions = [chart for chart in decision_charts(run) if chart]
-    thresholds, left_out = threshold_charts(run)
-    if not decisions and not thresholds:
-        return None
-    title = f"{label(run)} on {run.dataset}, {proportion_label(run.proportion)}"
-    return Detail(title, decisions, thresholds, legend(state_lines(run.rows_of("categories"))), left_out)
-
-
-def state_lines(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """The lines that a method has, with their styles."""
-    return {name: style for name, style in STATE_LINES.items() if any(name in row for row in rows)}
-
-
-def decision_charts(run: RunRecord) -> list[Markup]:
-    """How many unknown labels were found and rejected each epoch; where the truth is known, how rightly."""
-    counts, quality = [], []
-    for place, name in enumerate(DECISIONS):
-        counts.append(Series(name, over_epochs(run, "train", f"{name}_labels"), place))
-        for offset, measure in enumerate(("precision", "recall")):
-            points = over_epochs(run, "train", f"{name}_{measure}", 100)
-            quality.append(Series(f"{name}, {measure}", points, 2 * place + offset))
-    return [
-        line_chart(
-            counts,
-            title="labels found and rejected",
-            x_label="epoch",
-            y_label="labels in an epoch",
-            y_range=whole_range(counts),
-        ),
-        line_chart(
-            quality,
-            title="precision and recall of the decisions",
-            x_label="epoch",
-            y_label="precision and recall, %",
-            y_range=(0, 100),
-        ),
-    ]
-
-
-def whole_range(series: Sequence[Series]) -> tuple[float, float]:
-    """From zero to the largest value or a little above it."""
-    ticks = nice_ticks(0, max([1.0, *(y for one in series for _, y in one.points)]))
-    return ticks[0], ticks[-1]
-
-
-def threshold_charts(run: RunRecord) -> tuple[list[tuple[str, str, Markup]], int]:
-    """Thresholds and mean similarities of each category over the epochs, and how many categories are left out."""
-    rows = [row for row in run.rows_of("categories") if "theta_pos" in row]
-    if len(rows) < 2:
-        return [], 0
-    names, known = run.data["categories"], run.data["known_positives"]
-    order = sorted(range(len(names)), key=lambda c: -known[c])
-    shown = order if len(order) <= MANY_CATEGORIES else order[: MANY_CATEGORIES // 2] + order[-MANY_CATEGORIES // 2 :]
-    numbers = (row[name][c] for row in rows for name in state_lines(rows) for c in shown)
-    values = [number for number in numbers if number is not None]
-    y_range = (min(0.0, *values), max(values))  # one for all, so that categories can be compared
-    charts = [(names[c], f"{known[c]} known", threshold_chart(rows, c, names[c], y_range)) for c in shown]
-    return charts, len(order) - len(shown)
-
-
-def threshold_chart(rows: Sequence[dict[str, Any]], c: int, category: str, y_range: tuple[float, float]) -> Markup:
-    series = [
-        Series(name, [(row["epoch"], row[name][c]) for row in rows if row[name][c] is not None], style)
-        for name, style in state_lines(rows).items()
-    ]
-    return line_chart(
-        series, title=f"thresholds of {category}", x_label="epoch", y_label="", y_range=y_range, size=(240, 150),
-        name_lines=False,
-    )  # fmt: skip
-
-
-# --- pictures and the list of runs ---
-
-
-def galleries(runs: Sequence[RunRecord]) -> list[Gallery]:
-    """Test images under the chosen runs of each dataset, and training images under the methods that decide."""
-    found: list[Gallery | None] = []
-    for dataset in unique(run.dataset for run in runs):
-        own = [run for run in chosen(runs) if run.dataset == dataset]
-        if own:
-            found += [test_gallery(own), *(training_gallery(run) for run in own)]
-    return [gallery for gallery in found if gallery is not None]
 
 
 def run_line(run: RunRecord) -> dict[str, Any]:

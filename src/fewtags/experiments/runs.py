@@ -119,6 +119,22 @@ def proportion_label(proportion: Proportion) -> str:
     return "one an image" if isinstance(proportion, str) else f"{100 * proportion:g} %"
 
 
+def row_label(method: str, profile: str) -> str:
+    return method if profile == "default" else f"{method} ({profile})"
+
+
+def label(run: RunRecord) -> str:
+    return row_label(run.method, run.profile)
+
+
+def groups(runs: Iterable[RunRecord]) -> list[tuple[str, dict[str, RunRecord]]]:
+    """For every dataset and proportion, its name and the first seed of each method."""
+    found: dict[str, dict[str, RunRecord]] = {}
+    for run in runs:
+        found.setdefault(f"{run.dataset}, {proportion_label(run.proportion)}", {}).setdefault(label(run), run)
+    return list(found.items())
+
+
 # --- the tidy form: one row for each run and epoch rule ---
 
 

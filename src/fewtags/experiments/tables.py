@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fewtags.experiments import published
-from fewtags.experiments.runs import Proportion, method_place, proportion_label, proportion_place
+from fewtags.experiments.runs import Proportion, method_place, proportion_label, proportion_place, row_label
 
 METRIC_NAMES = {"map": "mAP", "map_voc12": "mAP (VOC 2012)", "of1": "OF1", "cf1": "CF1"}
 RULE_NOTES = {
@@ -123,10 +123,6 @@ def by_method(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
         (row_label(method, profile), [row for row in rows if (row["method"], row["profile"]) == (method, profile)])
         for method, profile in names
     ]
-
-
-def row_label(method: str, profile: str) -> str:
-    return method if profile == "default" else f"{method} ({profile})"
 
 
 def value_of(rows: Sequence[Row], metric: str) -> Value | None:

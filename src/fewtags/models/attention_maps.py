@@ -10,6 +10,11 @@ from torch import Tensor
 COLOURS = np.array([(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164)], dtype=float)
 
 
+def tells_where(attention: Tensor) -> bool:
+    """Has the map [..., h, w] more than one place?"""
+    return attention.shape[-1] * attention.shape[-2] > 1
+
+
 def overlay(image: Image.Image, attention: Tensor, opacity: float = 0.55) -> Image.Image:
     """The image under a heat map of `attention` [h, w], scaled so that its largest value is the hottest colour."""
     heat = attention.detach().float().cpu().numpy()

@@ -155,6 +155,19 @@ def load_model(folder: str | Path) -> SavedModel:
     raise UserError(f"{folder} holds no trained model (no {CONFIG}); give the folder of a finished run.")
 
 
+def read_thresholds(folder: Path) -> np.ndarray:
+    """[C] of the model in a run's folder or its own, read without loading it."""
+    for place in (folder / "model", folder):
+        for name in (LABELS, "tagger.json"):
+            if (place / name).is_file():
+                about = read_object(place / name)
+                try:
+                    return names_and_thresholds(about["categories"], about["thresholds"])[1]
+                except (ValueError, KeyError, TypeError) as error:
+                    raise damaged(place / name) from error
+    raise UserError(f"{folder} holds no trained model (no {LABELS}); give the folder of a finished run.")
+
+
 def _load_format_2(folder: Path) -> SavedModel:
     about, labels = read_object(folder / CONFIG), read_object(folder / LABELS)
     if about.get("format") != FORMAT:
