@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fewtags.config import read_yaml
-from fewtags.experiments.bench import flat
+from fewtags.config import flat, read_yaml
 
 
 @dataclass(frozen=True)

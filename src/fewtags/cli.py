@@ -374,14 +374,14 @@ def bench(
     if plan:
         print("\n".join(run.name for run in runs))
         return
-    from fewtags.engine.run_folder import RunFolder
-    from fewtags.experiments.bench import run_bench
+    from fewtags.experiments.bench import Bench
+    from fewtags.experiments.executors import LocalExecutor
 
-    folder = out or Path("runs") / grid.stem
-    failed = run_bench(runs, folder, workers=workers, quiet=quiet)
+    work = Bench(runs, out or Path("runs") / grid.stem, LocalExecutor(workers), quiet=quiet)
+    failed = work.run()
     for run in failed:
-        print(f"fewtags: {run} failed; see {RunFolder(folder / run.name).log}", file=sys.stderr)
-    print(folder / "runs.csv")
+        print(f"fewtags: {run} failed; see {work.files(run).log}", file=sys.stderr)
+    print(work.runs_csv)
     if failed:
         raise typer.Exit(1)
 

@@ -17,11 +17,14 @@ from typer.testing import CliRunner
 
 from fewtags.cli import app
 from fewtags.data.annotations import Annotations
+from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import read_rows
-from fewtags.errors import UserError
+from fewtags.errors import Interrupted, UserError
 from fewtags.experiments import bench
-from fewtags.experiments.grid import read_grid
-from fewtags.experiments.runs import COLUMNS
+from fewtags.experiments.bench import Bench, check_settings
+from fewtags.experiments.executors import Ended, LocalExecutor
+from fewtags.experiments.grid import PlannedRun, read_grid
+from fewtags.experiments.runs import COLUMNS, METRICS
 
 
 @pytest.fixture
@@ -47,23 +50,70 @@ def grid(patches: Annotations, tmp_path: Path):
     return write
 
 
-def wait_for(condition, seconds: float = 60.0) -> None:
+def wait_for(condition, seconds: float = 600.0) -> None:
+    """The limit only keeps a broken bench from waiting for ever."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.05)
 
 
-def test_one_failing_run_does_not_stop_the_others(grid, tmp_path, monkeypatch):
-    """Two workers, one run with a loss that is not finite; then the same again: only the failed one is tried."""
+class FakeExecutor:
+    """Finishes runs at once: they end with the exit code that their method has in `ends`, else well."""
+
+    def __init__(self, ends: dict[str, int] | None = None, room: int = 1):
+        self.ends, self.room = ends or {}, room
+        self.running: list[tuple[PlannedRun, Path]] = []
+        self.started: list[str] = []
+        self.most = 0
+        self.stopped = False
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.running) < self.room
+
+    def start(self, run: PlannedRun, folder: Path) -> None:
+        self.running.append((run, folder))
+        self.started.append(run.method)
+        self.most = max(self.most, len(self.running))
+
+    def wait(self) -> list[Ended]:
+        run, folder = self.running.pop(0)
+        code = self.ends.get(run.method, 0)
+        if code == 0:
+            leave_result(run, folder)
+        return [Ended(run, code)]
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def leave_result(run: PlannedRun, folder: Path) -> None:
+    files = RunFolder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    scores = {metric: 0.5 for metric in METRICS}
+    files.config.write_text(run.config.to_yaml())
+    files.data.write_text("{}")
+    files.cell.write_text(json.dumps(run.cell))
+    files.result.write_text(
+        json.dumps({"test": scores, "best": {"split": "test", **scores}, "seconds": 1, "epochs": 1})
+    )
+
+
+def csv_rows(file: Path) -> list[dict[str, str]]:
+    with file.open() as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_one_failing_run_does_not_stop_the_others(grid, tmp_path):
+    """Two processes, one run with a loss that is not finite; what the others measured is in runs.csv."""
     file = grid({"linear": None, "an": None, "asl": {"train": {"lr": 1e30}}}, [0.5])
-    runs, folder = read_grid(file), tmp_path / "bench"
-    failed = bench.run_bench(runs, folder, workers=2, quiet=True)
+    folder = tmp_path / "bench"
+    failed = Bench(read_grid(file), folder, LocalExecutor(2), quiet=True).run()
     assert [run.method for run in failed] == ["asl"]
     assert "not finite" in (folder / failed[0].name / "log.txt").read_text()
 
-    with (folder / "runs.csv").open() as lines:
-        rows = list(csv.DictReader(lines))
+    rows = csv_rows(folder / "runs.csv")
     assert tuple(rows[0]) == COLUMNS
     assert [(row["method"], row["epoch_rule"]) for row in rows] == [
         ("linear", "last"), ("linear", "best"), ("an", "last"), ("an", "best"),
@@ -73,36 +123,71 @@ def test_one_failing_run_does_not_stop_the_others(grid, tmp_path, monkeypatch):
     assert float(rows[3]["map"]) == pytest.approx(100 * result["best"]["map"], abs=1e-3)
     assert "**Scores on patches, 50 % known.**" in (folder / "tables.md").read_text()
 
-    started = []
-    monkeypatch.setattr(bench, "start", lambda _, run: started.append(run.method) or pytest.fail("started"))
-    bench.run_bench([run for run in runs if run not in failed], folder, quiet=True)
-    assert not started
+
+def test_started_again_it_tries_only_what_failed(grid, tmp_path):
+    runs, folder = read_grid(grid({"an": None, "asl": None, "focal": None}, [0.5])), tmp_path / "bench"
+    first, second, third = FakeExecutor({"asl": 1}), FakeExecutor(), FakeExecutor()
+    assert [run.method for run in Bench(runs, folder, first, quiet=True).run()] == ["asl"]
+    assert first.started == ["an", "asl", "focal"]
+    assert not Bench(runs, folder, second, quiet=True).run()
+    assert second.started == ["asl"]
+    assert not Bench(runs, folder, third, quiet=True).run()
+    assert not third.started
+    assert [row["method"] for row in csv_rows(folder / "runs.csv")][::2] == ["an", "asl", "focal"]
 
 
+def test_an_executor_is_given_no_more_than_it_has_room_for(grid, tmp_path):
+    executor = FakeExecutor(room=2)
+    assert not Bench(read_grid(grid({"an": None, "asl": None}, [0.1, 0.5, 0.9])), tmp_path, executor, quiet=True).run()
+    assert (len(executor.started), executor.most) == (6, 2)
+
+
+def test_a_killed_run_is_told_from_one_that_failed(grid, tmp_path, capsys):
+    Bench(read_grid(grid({"an": None, "asl": None}, [0.5])), tmp_path, FakeExecutor({"an": -9, "asl": 3})).run()
+    said = " ".join(capsys.readouterr().err.split())
+    assert "an known-50 seed-0: failed (killed by signal 9)" in said
+    assert "asl known-50 seed-0: failed (exit code 3)" in said
+
+
+def test_an_interrupted_bench_stops_its_runs(grid, tmp_path, monkeypatch):
+    executor = FakeExecutor()
+    monkeypatch.setattr(executor, "wait", lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Interrupted, match="the same command goes on"):
+        Bench(read_grid(grid({"an": None}, [0.5])), tmp_path, executor, quiet=True).run()
+    assert executor.stopped
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 def test_a_killed_bench_goes_on_where_it_was(grid, tmp_path):
     """kill -9: its process ends too, the checkpoint stays, and the second start resumes it to the same log."""
     file, folder = grid({"an": None}, [0.5], epochs=15, evaluate_every=15), tmp_path / "bench"
     run = folder / "patches/an/known-50/seed-0"
     command = [sys.executable, "-m", "fewtags", "bench", str(file), "--out", str(folder)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
-        wait_for(lambda: (run / "checkpoints/last.pt").is_file())
+        wait_for(lambda: (run / "checkpoints/last.pt").is_file() or process.poll() is not None)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    wait_for(lambda: stays_the_same(run / "metrics.jsonl"))
+    wait_for(lambda: not session(process.pid))
     assert not (run / "result.json").exists()
 
-    assert not bench.run_bench(read_grid(file), folder, quiet=True)
+    assert not Bench(read_grid(file), folder, quiet=True).run()
     assert "Resuming at epoch" in (run / "log.txt").read_text()
     epochs = [row["epoch"] for row in read_rows(run / "metrics.jsonl") if row["kind"] == "train"]
     assert epochs == list(range(1, 16))
 
 
-def stays_the_same(file: Path) -> bool:
-    before = file.read_bytes()
-    time.sleep(0.7)
-    return file.read_bytes() == before
+def session(leader: int) -> list[int]:
+    """The processes that are left of a session."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, number = stat.read_text().rpartition(")")[2].split()[:4]
+        except OSError:  # it has ended since
+            continue
+        found += [int(stat.parent.name)] if int(number) == leader and state != "Z" else []
+    return found
 
 
 def test_other_settings_in_the_same_folder_are_refused(grid, tmp_path):
@@ -110,15 +195,15 @@ def test_other_settings_in_the_same_folder_are_refused(grid, tmp_path):
     run = read_grid(grid({"an": None}, [0.5]))[0]
     (folder / run.name).mkdir(parents=True)
     (folder / run.name / "config.yaml").write_text(run.config.to_yaml())
-    bench.check_settings(run, folder / run.name)
+    check_settings(run, RunFolder(folder / run.name))
     other = read_grid(grid({"an": None}, [0.5], lr=0.5, device="auto"))[0]
     with pytest.raises(UserError, match=r"made with train.lr=0.0001, and the grid says 0.5"):
-        bench.check_settings(other, folder / run.name)
+        check_settings(other, RunFolder(folder / run.name))
 
 
 def test_the_command_ends_with_1_when_a_run_failed(grid, tmp_path, monkeypatch):
     file = grid({"an": None, "asl": None}, [0.5])
-    monkeypatch.setattr(bench, "run_bench", lambda runs, *_, **__: [runs[1]])
+    monkeypatch.setattr(bench.Bench, "run", lambda self: [self.runs[1]])
     result = CliRunner().invoke(app, ["bench", str(file), "--out", str(tmp_path / "bench")])
     assert result.exit_code == 1
     assert "patches asl known-50 seed-0 failed" in result.output
