@@ -4,7 +4,7 @@ UV_VERSION := 0.13.7
 BIN := .venv/bin
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help setup demo test test-slow lint format lock bench clean
+.PHONY: help setup demo test test-slow lint format lock clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from fewtags.data.splitting import split_report, stratified_split
+from fewtags.data.splitting import stratified_split
 from fewtags.errors import UserError
 
 
@@ -91,16 +91,6 @@ def test_a_large_set_takes_seconds():
     start = time.perf_counter()
     stratified_split(labels, 0.1)
     assert time.perf_counter() - start < 10
-
-
-def test_the_report_counts_both_sides():
-    labels = np.array([[1, 0], [1, 0], [1, -1], [0, -1]])
-    held_out = np.array([True, False, False, True])
-    assert split_report(labels, held_out, ["cat", "zebra"]) == [
-        "2 images for training, 2 held out. Known positives of each category:",
-        "  cat    2 for training, 1 held out (33%)",
-        "  zebra  0 for training, 0 held out",
-    ]
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.5, 20, float("nan"), "0.2"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from numbers import Real
 from operator import index
 
@@ -26,18 +25,6 @@ def stratified_split(labels: np.ndarray, share: float, seed: int = 0) -> np.ndar
     held_out = _deal(positive, float(share), _generator(seed))
     _keep_one_for_training(positive, held_out)
     return held_out
-
-
-def split_report(labels: np.ndarray, held_out: np.ndarray, categories: Sequence[str]) -> list[str]:
-    """The split in words: the number of images, then each category's known positives on both sides."""
-    positive = positives(labels)
-    here, there = positive[~held_out].sum(0), positive[held_out].sum(0)
-    width = max(map(len, categories), default=0)
-    lines = [f"{(~held_out).sum()} images for training, {held_out.sum()} held out. Known positives of each category:"]
-    for name, kept, held in zip(categories, here, there, strict=True):
-        share = f" ({held / (kept + held):.0%})" if kept + held else ""
-        lines.append(f"  {name:{width}}  {kept} for training, {held} held out{share}")
-    return lines
 
 
 def _deal(positive: np.ndarray, share: float, random: np.random.Generator) -> np.ndarray:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -185,7 +185,7 @@ def _load_format_2(folder: Path) -> SavedModel:
         raise UserError(f"{file} is missing or damaged (its checksum is not the one in {CONFIG}).")
     load_weights(saved, load_file(file), file)
     records = {name: dict(about.get(name) or {}) for name in ("training", "quality")}
-    return SavedModel(**{**vars(saved), "thresholds": thresholds, **records})
+    return replace(saved, thresholds=thresholds, **records)
 
 
 def _load_format_1(folder: Path) -> SavedModel:
@@ -208,7 +208,7 @@ def _load_format_1(folder: Path) -> SavedModel:
     except Exception as error:
         raise UserError(f"{file} or {sums.name} is missing or damaged ({first_line(error)}).") from error
     load_weights(saved, state, file, strict=False)
-    return SavedModel(**{**vars(saved), "thresholds": thresholds, "training": config})
+    return replace(saved, thresholds=thresholds, training=config)
 
 
 def closed_form_of_format_1(state: dict[str, Tensor], sums: dict[str, Tensor]) -> dict[str, Tensor]:
