@@ -254,6 +254,61 @@ def predict(
 
 
 @app.command()
+def discover(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    data: Annotated[
+        Path | None, typer.Argument(help="Other images, with or without tags (default: the run's own images).")
+    ] = None,
+    tags: Tags = None,
+    format: Format = "auto",
+    option: Option = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Only this tag; may be repeated.")] = None,
+    min_probability: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="List tags from this probability on (default: those the model would give)."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="List at most this many, the most certain ones.")] = 10_000,
+    csv: Annotated[Path | None, typer.Option(help="Write the whole list to this CSV file.")] = None,
+    jsonl: Annotated[Path | None, typer.Option(help="Write the whole list to this JSON lines file.")] = None,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """List tags that seem to be missing, and given tags that look wrong.
+
+    A tag is listed where nobody said anything about it and the model would give it, most certain first, each with the
+    three most similar images that are known to have it. `fewtags discover RUN` looks through the run's own images,
+    `fewtags discover RUN more-photos/` through others. Decide about the list with `fewtags review RUN`.
+    """
+    from rich.console import Console
+
+    from fewtags.commands.discover import discover as discover_tags
+    from fewtags.commands.discover import tables, write_csv, write_jsonl
+
+    options = _reader_options(option)
+    if data is None and (tags is not None or options or format != "auto"):
+        raise UserError("--tags, --format and --option say how to read other DATA; name it behind the run.")
+    found = discover_tags(
+        run,
+        data,
+        tags=tags,
+        format=format,
+        options=options,
+        only=tag or [],
+        min_probability=min_probability,
+        limit=limit,
+        device=device,
+        quiet=quiet,
+    )
+    console = Console(highlight=False)
+    for part in tables(found):
+        console.print(part, markup=False) if isinstance(part, str) else console.print(part)
+    for file, write in ((csv, write_csv), (jsonl, write_jsonl)):
+        if file is not None:
+            write(found, file)
+            print(file)
+
+
+@app.command()
 def explain(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a saved tagger.")],
     image: Annotated[Path, typer.Argument(help="An image file.")],

@@ -40,6 +40,7 @@ GROWTH = 1.03  # from there on bins reach over 3 % of the ranks above them
 BEND = -2.0  # log-odds from which on they rise more slowly
 USUAL_BEND, BEND_PRECISION = -0.5, 30.0  # logarithm of the factor on the slope there: -0.5 on VOC 2007, -0.9 on COCO
 USUAL_SLOPE, SLOPE_PRECISION = 2.0, 0.5  # of log-odds per standard deviation of the score; a weak prior
+KNOWN_PRIOR = 1.0  # the known proportion counts as seen this often in one known and one unknown present label
 MOST_STEPS = 60
 TINY = 1e-12
 
@@ -228,7 +229,7 @@ class _Fit:
         )
         off_slope, off_bend = point.slope - self.usual_slope, point.bend - self.usual_bend
         prior = SLOPE_PRECISION / 2 * np.square(off_slope)[self.use].sum() + BEND_PRECISION / 2 * off_bend**2
-        return float(log[:, self.use].sum() - prior)
+        return float(log[:, self.use].sum() - prior + KNOWN_PRIOR * np.log(known * (1 - known)))
 
     def _chances(self, point: _Point) -> tuple[np.ndarray, float, np.ndarray, np.ndarray]:
         """p [B, C], k, a [C] and the probability of nothing being said [B, C]."""
@@ -287,10 +288,12 @@ class _Fit:
         coupling = np.stack([(p_own * info_odds_p).sum(1).T, (p_own * p_bend * info).sum(1).T], axis=2)
         coupling[~use] = 0
         bend_pull = BEND_PRECISION * (point.bend - self.usual_bend)
-        shared = np.array([by_odds[:, use].sum(), (p_bend * by_p)[:, use].sum() - bend_pull])
+        odds_pull = KNOWN_PRIOR * (1 - 2 * k)
+        shared = np.array([by_odds[:, use].sum() + odds_pull, (p_bend * by_p)[:, use].sum() - bend_pull])
         both = (p_bend * info_odds_p)[:, use].sum()
         bend_info = (p_bend**2 * info)[:, use].sum() + BEND_PRECISION
-        shared_block = np.array([[info_odds[:, use].sum() + 1e-9, both], [both, bend_info]])
+        odds_info = info_odds[:, use].sum() + 2 * KNOWN_PRIOR * k_slope + 1e-9
+        shared_block = np.array([[odds_info, both], [both, bend_info]])
         if self.given is not None:  # the known proportion stays
             coupling[:, :, 0], shared[0], shared_block[0], shared_block[:, 0] = 0, 0, (1, 0), (1, 0)
         return own, shared, blocks, shared_block, coupling

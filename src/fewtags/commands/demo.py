@@ -14,14 +14,12 @@ from fewtags.config import RunConfig, load_config
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import RunData, split_data
 from fewtags.data.scenes import BACKBONE, make_scenes
-from fewtags.discovery import FoundLabel, found_labels
-from fewtags.engine.prediction import predict_files
-from fewtags.engine.thresholds import known_positive_thresholds
+from fewtags.discovery import LabelTable, open_run
 from fewtags.engine.training import RunResult, train
 from fewtags.errors import UserError
 from fewtags.experiments.report import write_report
+from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.methods import METHODS, find_method
-from fewtags.models.saved import load_model
 
 NUM_PICTURES = (3000, 800)  # for training and for testing
 HANDFUL = ("instant", "an", "ll-r", "caldnr")
@@ -111,28 +109,25 @@ def score_table(results: dict[str, RunResult], known: float) -> Table:
     return table
 
 
-def find_missing(run: Path, data: RunData) -> list[FoundLabel]:
+def find_missing(run: Path, data: RunData) -> LabelTable:
     """The training pictures' hidden tags that the model believes in."""
-    saved, train_part = load_model(run), data.train
-    files = [train_part.path(row) for row in range(len(train_part))]
-    probabilities = np.stack([p.probabilities for p in predict_files(saved, files) if p.probabilities is not None])
-    thresholds = known_positive_thresholds(probabilities, train_part.labels)
-    return found_labels(probabilities, train_part, thresholds, data.truth)
+    return open_run(run, data=data).discover(limit=data.train.labels.size).missing
 
 
-def found_table(found: list[FoundLabel], method: str, data: RunData) -> Table:
+def found_table(found: LabelTable, method: str, data: RunData) -> Table:
     """How many hidden tags were found for each category, and how many of them are right."""
-    hidden = ((data.truth == 1) & (data.train.labels == 0)).sum(0)
-    right = sum(bool(label.right) for label in found)
-    title = (
-        f"Missing tags found by {method}: {len(found):,}, of which {right:,} are right; {hidden.sum():,} were hidden"
-    )
+    assert data.truth is not None
+    hidden = ((data.truth == PRESENT) & (data.train.labels == UNKNOWN)).sum(0)
+    right = data.truth[found.rows, found.columns] == PRESENT
+    title = f"Missing tags found by {method}: {len(found):,}, of which {right.sum():,} are right"
+    title += f"; {hidden.sum():,} were hidden"
     table = Table(title=title)
     for name in ("category", "hidden", "found", "right", "most certain"):
         table.add_column(name, justify="left" if name in ("category", "most certain") else "right")
     for column, category in enumerate(data.train.categories):
-        mine = [label for label in found if label.category == category]
-        first = f"{mine[0].image} ({mine[0].probability:.2f})" if mine else ""
-        numbers = (hidden[column], len(mine), sum(bool(label.right) for label in mine))
-        table.add_row(category, *map(str, numbers), first)
+        mine = np.flatnonzero(found.columns == column)
+        first = ""
+        if len(mine):
+            first = f"{data.train.images[found.rows[mine[0]]]} ({found.probabilities[mine[0]]:.2f})"
+        table.add_row(category, *map(str, (hidden[column], len(mine), right[mine].sum())), first)
     return table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +85,18 @@ def other_part(
         annotations = annotations.split(split)
     if not len(annotations):
         raise DataError(f"{data} has no images in the {split} split.")
-    shared = [name for name in saved.categories if name in annotations.categories]
+    return in_model_order(annotations, saved.categories, data)
+
+
+def in_model_order(annotations: Annotations, categories: list[str], data: Path) -> Annotations:
+    """With the model's categories as columns; what the data does not have is unknown."""
+    shared = [name for name in categories if name in annotations.categories]
     if not shared:
-        raise DataError(f"{data} has none of the model's categories ({', '.join(saved.categories[:3])}, …).")
-    labels = np.zeros((len(annotations), len(saved.categories)), dtype=np.int8)
-    to = [saved.categories.index(name) for name in shared]
+        raise DataError(f"{data} has none of the model's categories ({', '.join(categories[:3])}, …).")
+    labels = np.zeros((len(annotations), len(categories)), dtype=np.int8)
+    to = [categories.index(name) for name in shared]
     labels[:, to] = annotations.labels[:, [annotations.categories.index(name) for name in shared]]
-    return Annotations(annotations.root, annotations.images, saved.categories, labels, annotations.splits)
+    return replace(annotations, categories=categories, labels=labels)
 
 
 def threshold_of(text: str, saved: SavedModel) -> float | np.ndarray:

@@ -89,7 +89,11 @@ def build_classifier(
     if source is not None and from_model:
         load_backbone(backbone, source)
     neck = Neck(backbone.num_channels, model.pool, model.width)
-    from_scratch = not model.pretrained and model.weights is None
-    train_from = ("all" if from_scratch else "head") if model.train_from == "auto" else model.train_from
-    backbone.freeze_before(train_from)
+    backbone.freeze_before(first_trained(model))
     return Classifier(backbone, neck, head_class(head_name)(head, neck.num_channels, num_categories, words))
+
+
+def first_trained(model: ModelConfig) -> str:
+    """The first stage that is trained; those before it are frozen."""
+    from_scratch = not model.pretrained and model.weights is None
+    return ("all" if from_scratch else "head") if model.train_from == "auto" else model.train_from

@@ -1,0 +1,214 @@
+"""`fewtags discover`: the tags that are missing and the given tags that look wrong, as a table and as files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from fewtags.atomic import atomic_write
+from fewtags.commands.evaluate import in_model_order
+from fewtags.data.annotations import Annotations
+from fewtags.data.formats import read_annotations
+from fewtags.discovery import UNDECIDED, Discovery, LabelTable, OpenRun, open_run
+from fewtags.engine.model_outputs import model_outputs
+from fewtags.engine.prediction import find_images
+from fewtags.errors import UserError, did_you_mean
+from fewtags.labels import ABSENT, PRESENT
+from fewtags.review.store import DecisionStore, decisions_file
+
+SHOWN = 20  # lines on the terminal
+DECISIONS = {PRESENT: "present", ABSENT: "absent", 0: "unsure", UNDECIDED: ""}
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found in which images, for people."""
+
+    run: Path
+    open: OpenRun
+    images: Annotations
+    discovery: Discovery
+    truth: np.ndarray | None  # [N, C] of the images
+    limit: int
+
+
+def discover(
+    run: Path,
+    data: Path | None,
+    *,
+    tags: Path | None,
+    format: str,
+    options: dict[str, Any],
+    only: Sequence[str],
+    min_probability: float | None,
+    limit: int,
+    device: str,
+    quiet: bool,
+) -> Found:
+    opened = open_run(run, device=device, quiet=quiet)
+    columns = [category(opened.annotations, name) for name in only] or None
+    choice: dict[str, Any] = {"columns": columns, "min_probability": min_probability, "limit": limit}
+    decided = decisions_of(run)
+    if data is None:
+        found = opened.discover(decided=decided, **choice)
+        return Found(run, opened, opened.annotations, found, opened.truth, limit)
+    images = other_images(opened.saved.categories, data, tags, format, options)
+    with tempfile.TemporaryDirectory(prefix="fewtags-") as folder:
+        outputs = model_outputs(opened.saved, images, Path(folder), device=device, quiet=quiet)
+        found = opened.discover_in(images, outputs, decided=decided, **choice)
+    return Found(run, opened, images, found, None, limit)
+
+
+def category(annotations: Annotations, name: str) -> int:
+    if name not in annotations.categories:
+        raise UserError(f"--tag {name}: the run has no such tag; {did_you_mean(name, annotations.categories)}")
+    return annotations.categories.index(name)
+
+
+def decisions_of(run: Path) -> dict[tuple[str, str], int]:
+    """What people decided in `fewtags review`, where anybody did."""
+    file = decisions_file(run)
+    if not file.is_file():
+        return {}
+    with DecisionStore(file, read_only=True) as store:
+        return store.labels()
+
+
+def other_images(
+    categories: list[str], data: Path, tags: Path | None, format: str, options: dict[str, Any]
+) -> Annotations:
+    """Images with the tags they have, or without any where DATA is just a folder of images."""
+    told = tags is not None or options or format != "auto"
+    try:
+        return in_model_order(read_annotations(data, tags=tags, format=format, **options), categories, data)
+    except UserError:
+        if told or not data.exists():
+            raise
+    files = [str(file) for file in find_images([data])]
+    labels = np.zeros((len(files), len(categories)), dtype=np.int8)
+    return Annotations(Path(), files, categories, labels, np.full(len(files), "train"), name=data.name)
+
+
+# --- on the terminal ---
+
+
+def tables(found: Found) -> Iterator[Table | str]:
+    discovery = found.discovery
+    yield label_table(found, discovery.missing, f"Missing tags, most certain first ({discovery.num_missing:,} found)")
+    yield from precision_lines(found)
+    if discovery.num_doubtful:
+        title = f"Given tags that look wrong, most doubtful first ({discovery.num_doubtful:,} of them)"
+        yield label_table(found, discovery.doubtful, title, shown=SHOWN // 2)
+        yield "Doubtful: judged without itself, the tag is less likely than for an image picked at random."
+    if len(discovery.missing) < discovery.num_missing:
+        yield f"The {found.limit:,} most certain ones are listed; --limit lists more."
+
+
+def label_table(found: Found, table: LabelTable, title: str, shown: int = SHOWN) -> Table:
+    page = Table(title=title, title_justify="left", caption_justify="left")
+    for name in ("image", "tag"):
+        page.add_column(name, overflow="fold")
+    for name in ("probability", "threshold"):
+        page.add_column(name, justify="right")
+    page.add_column("status")
+    page.add_column("looks like", overflow="fold")
+    for line in islice_lines(found, table, shown):
+        page.add_row(
+            line["image"], line["tag"], f"{line['probability']:.2f}", f"{line['threshold']:.2f}",
+            line["decision"] or line["status"], " ".join(Path(path).name for path in line["similar"]),
+        )  # fmt: skip
+    if len(table) > shown:
+        page.caption = f"… and {len(table) - shown:,} more in the list; --csv or --jsonl writes all of them."
+    return page
+
+
+def precision_lines(found: Found) -> Iterator[str]:
+    """How many of the list are expected to be right, and how many are, where the complete labels are known."""
+    table, discovery = found.discovery.missing, found.discovery
+    about = (
+        f"About {discovery.expected:,.0f} tags are missing in {len(found.images):,} images, an estimate: "
+        f"{found.open.judge.curves.known_proportion:.0%} of the present tags seem to be known."
+    )
+    yield about
+    for depth in table.depths():
+        line = f"first {depth:>7,}   expected precision {table.expected_precision(depth):6.1%} (estimate)"
+        if found.truth is not None:
+            line += f"   measured {table.precision(found.truth, depth):6.1%}"
+        yield line
+
+
+# --- lines of a table ---
+
+
+def islice_lines(found: Found, table: LabelTable, number: int) -> Iterator[dict[str, Any]]:
+    return lines(found, table.take(np.arange(min(number, len(table)))))
+
+
+def lines(found: Found, table: LabelTable) -> Iterator[dict[str, Any]]:
+    """One dict per label, made as it is asked for."""
+    images, known, thresholds = found.images, found.open.annotations, found.discovery.thresholds
+    assert table.similar is not None
+    assert table.decisions is not None
+    for m, (row, column) in enumerate(zip(table.rows.tolist(), table.columns.tolist(), strict=True)):
+        decision = int(table.decisions[m])
+        line = {
+            "image": images.images[row],
+            "tag": images.categories[column],
+            "probability": round(float(table.probabilities[m]), 4),
+            "threshold": round(float(thresholds[column]), 4),
+            "status": "new" if decision == UNDECIDED else "decided",
+            "decision": DECISIONS[decision],
+            "similar": [str(known.path(other)) for other in table.similar[m].tolist() if other >= 0],
+        }
+        if found.truth is not None:
+            line["right"] = bool(found.truth[row, column] == PRESENT)
+        yield line
+
+
+def all_lines(found: Found) -> Iterator[dict[str, Any]]:
+    for kind in ("missing", "doubtful"):
+        for line in lines(found, getattr(found.discovery, kind)):
+            yield {"kind": kind, **line}
+
+
+# --- files ---
+
+
+def write_csv(found: Found, file: Path) -> None:
+    with whole_file(file) as out:
+        writer = csv.writer(out)
+        names = ["kind", "image", "tag", "probability", "threshold", "status", "decision"]
+        more = ["right"] if found.truth is not None else []
+        writer.writerow([*names, "similar_1", "similar_2", "similar_3", *more])
+        for line in all_lines(found):
+            similar = [*line["similar"], "", "", ""][:3]
+            writer.writerow([safe_cell(value) for value in (*(line[name] for name in names), *similar)] + [
+                line[name] for name in more
+            ])  # fmt: skip
+
+
+def safe_cell(value: Any) -> Any:
+    """A text that a spreadsheet would take for a formula gets an apostrophe in front, and stays a text."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
+def write_jsonl(found: Found, file: Path) -> None:
+    with whole_file(file) as out:
+        for line in all_lines(found):
+            out.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def whole_file(file: Path) -> Iterator[Any]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(file) as beside, beside.open("w", encoding="utf-8", newline="") as out:
+        yield out
