@@ -14,7 +14,7 @@ def test_the_demo_trains_tells_and_shows(cli: Cli, tmp_path):
     page = (tmp_path / "demo/report.html").read_text(encoding="utf-8")
     assert "fewtags demo" in page
     assert "http://" not in page.replace("http://www.w3.org", "")  # nothing is fetched
-    assert (tmp_path / "demo/runs/caldnr/model/tagger.json").is_file()
+    assert (tmp_path / "demo/runs/caldnr/model/config.json").is_file()
 
 
 def test_a_method_that_does_not_exist_is_found_out_before_anything_is_drawn(cli: Cli, tmp_path):
