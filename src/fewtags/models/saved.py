@@ -184,8 +184,8 @@ def _load_format_2(folder: Path) -> SavedModel:
     if not file.is_file() or file_checksum(file) != about.get("weights_sha256"):
         raise UserError(f"{file} is missing or damaged (its checksum is not the one in {CONFIG}).")
     load_weights(saved, load_file(file), file)
-    records = {name: dict(about.get(name) or {}) for name in ("training", "quality")}
-    return replace(saved, thresholds=thresholds, **records)
+    training, quality = (dict(about.get(name) or {}) for name in ("training", "quality"))
+    return replace(saved, thresholds=thresholds, training=training, quality=quality)
 
 
 def _load_format_1(folder: Path) -> SavedModel:
