@@ -2,12 +2,15 @@
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from fewtags import extend
 from fewtags.config import load_config
 from fewtags.contract import Batch, Outputs, Problem, Progress
 from fewtags.errors import UserError
@@ -21,7 +24,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "write-your-own-method.md"
 @pytest.fixture
 def example(tmp_path, monkeypatch) -> str:
     """Registers the method of the page; gives the text of its file."""
-    monkeypatch.setattr("fewtags.methods.METHODS", METHODS.copy())
+    monkeypatch.setattr("fewtags.methods.table.METHODS", METHODS.copy())
     (source,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     file = tmp_path / "second_opinion.py"
     file.write_text(source, encoding="utf-8")
@@ -43,8 +46,27 @@ class Model(nn.Sequential):
         return Outputs(super().forward(images))
 
 
-def test_the_example_is_short_and_complete(example):
-    assert 40 <= len(example.splitlines()) <= 60
+def test_the_example_builds_on_public_names_alone(example):
+    imported = re.findall(r"^ *from (fewtags[\w.]*) import (.*)$", example, flags=re.MULTILINE)
+    names = {name.strip() for module, names in imported if module == "fewtags.extend" for name in names.split(",")}
+    assert {module for module, _ in imported} == {"fewtags.extend", "fewtags.cli"}
+    assert names <= set(extend.__all__)
+    assert {"Objective", "register"} <= names
+
+
+def test_the_example_is_a_command_line_that_knows_one_method_more(example, tmp_path):
+    answer = subprocess.run(
+        [sys.executable, tmp_path / "second_opinion.py", "methods", "second-opinion"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout.startswith("second-opinion: Second opinion")
+    assert "threshold = 0.6" in answer.stdout
+
+
+def test_it_is_known_only_while_it_is_registered():
+    assert "second-opinion" not in list_methods()
 
 
 def test_it_is_chosen_by_name_and_takes_its_settings(example):
@@ -78,6 +100,14 @@ def test_it_trains_and_its_state_survives_a_checkpoint(example):
     again.load_state_dict(objective.state_dict())
     assert objective.belief.any()
     assert torch.equal(again.belief, objective.belief)
+
+
+def test_it_says_what_it_decides(example):
+    objective, batch = build()
+    objective.belief.fill_(0.9)
+    progress = Progress.at_end(5)
+    found = objective.decide(batch, Outputs(torch.zeros(8, 3)), progress)["found"]
+    assert torch.equal(found, batch.labels == 0)
 
 
 def test_a_name_is_taken_once(example):

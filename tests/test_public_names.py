@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import fewtags
+from fewtags import extend
 from fewtags.metrics import F1Scores
 
 
@@ -26,6 +28,44 @@ def test_public_names_are_these():
     for name in fewtags.__all__:
         assert getattr(fewtags, name) is not None
     assert set(fewtags.__all__) <= set(dir(fewtags))
+
+
+def test_what_methods_of_your_own_build_on_is_these():
+    assert set(extend.__all__) == {
+        "ABSENT", "PRESENT", "UNKNOWN",
+        "Batch", "Outputs", "Problem", "Progress", "Start", "StepResult", "WordVectors",
+        "Head", "Method", "Objective", "Profile", "Settings",
+        "assume_negative_loss", "asymmetric_loss", "focal_loss", "gather_rows", "sum_across_ranks",
+        "register", "register_head",
+    }  # fmt: skip
+    assert all(hasattr(extend, name) for name in extend.__all__)
+
+
+def fields_of(kind: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind)]
+
+
+def test_what_they_are_handed_and_hand_back_has_these_fields():
+    assert fields_of(extend.Batch) == ["images", "labels", "index"]
+    assert fields_of(extend.Outputs)[:3] == ["logits", "features", "attention"]
+    assert fields_of(extend.Problem)[:2] == ["categories", "labels"]
+    assert fields_of(extend.Progress) == ["epoch", "num_epochs", "step", "steps_per_epoch"]
+    assert fields_of(extend.StepResult) == ["losses", "stats", "decisions"]
+    assert fields_of(extend.Profile) == ["settings", "note", "head", "objective"]
+    assert fields_of(extend.Method) == [
+        "name", "title", "sentence", "head", "objective", "venue", "bibtex", "settings", "note", "profiles",
+    ]  # fmt: skip
+
+
+def test_an_objective_is_called_with_these():
+    step = ["self", "batch", "outputs", "progress"]
+    for name in ("observe", "loss", "decide"):
+        assert list(parameters(getattr(extend.Objective, name))) == step
+    for name in ("start_epoch", "epoch_stats", "category_stats"):
+        assert list(parameters(getattr(extend.Objective, name))) == ["self", "progress"]
+    assert list(parameters(extend.Objective.__init__)) == ["self", "config", "problem", "feature_dim"]
+    assert list(parameters(extend.Head.__init__)) == ["self", "config", "in_channels", "num_categories", "words"]
+    assert list(parameters(extend.Head.forward)) == ["self", "feature_map"]
 
 
 def test_an_unknown_name_is_an_attribute_error():

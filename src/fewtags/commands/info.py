@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from fewtags.methods import METHODS, find_method
+from fewtags.methods import all_methods, find_method
 
 CORE = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic", "typer")
 
@@ -20,7 +20,7 @@ def list_table() -> str:
     from fewtags.methods import objective_class
 
     lines = []
-    for name, method in METHODS.items():
+    for name, method in all_methods().items():
         config = objective_class(name).Config
         settings = (f"{key}={_default(config, key, method.settings, 'method')}" for key in config.model_fields)
         about = [method.sentence, f"Head: {method.head}. Settings: {', '.join(settings)}"]

@@ -27,6 +27,7 @@ from fewtags.methods.recipes import (
     PAPER_TRAINING,
     RELATIVE_NOTE,
 )
+from fewtags.plugins import loaded
 
 if TYPE_CHECKING:
     from fewtags.methods.base import Objective
@@ -379,13 +380,20 @@ def register(method: Method) -> Method:
     return method
 
 
+def all_methods() -> dict[str, Method]:
+    """METHODS with those of other installed packages."""
+    for method in loaded("fewtags.methods", Method):
+        METHODS.setdefault(method.name, method)
+    return METHODS
+
+
 def list_methods() -> list[str]:
     """Names that `method=` takes."""
-    return list(METHODS)
+    return list(all_methods())
 
 
 def find_method(name: str) -> Method:
-    if name not in METHODS:
+    if name not in METHODS and name not in all_methods():  # others' packages are imported only where ours do not do
         raise UserError(f"There is no method '{name}'; {did_you_mean(name, METHODS)}")
     return METHODS[name]
 

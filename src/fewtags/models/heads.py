@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from fewtags import plugins
 from fewtags.contract import Batch, Outputs, Problem, Start, WordVectors
 from fewtags.distributed import sum_across_ranks
 from fewtags.errors import DataError, UserError, did_you_mean
 from fewtags.settings import Settings
 
-HEADS = {
+HEADS: dict[str, str | type[Head]] = {  # "module:Class", loaded when it is used, or the class
     "linear": "fewtags.models.heads:LinearHead",
     "decoupled": "fewtags.models.decoupling:DecoupledHead",
     "graph": "fewtags.models.graph:GraphHead",
@@ -56,11 +57,31 @@ class Head(nn.Module, Generic[C]):
         raise NotImplementedError
 
 
+def register_head(name: str, head: type[Head]) -> None:
+    """Make a head of your own known by a name, so that `head=` takes it and saved models find it."""
+    if name in all_heads():
+        raise UserError(f"There is a head '{name}' already; choose another name.")
+    HEADS[name] = head
+
+
+def all_heads() -> dict[str, str | type[Head]]:
+    """HEADS with those of other installed packages."""
+    for entry in plugins.named("fewtags.heads"):
+        HEADS.setdefault(entry.name, entry.value)
+    return HEADS
+
+
 def head_class(name: str) -> type[Head]:
-    if name not in HEADS:
+    if name not in HEADS and name not in all_heads():
         raise UserError(f"There is no head '{name}'; {did_you_mean(name, HEADS)}")
-    module, _, attribute = HEADS[name].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    head = HEADS[name]
+    if not isinstance(head, str):
+        return head
+    module, _, attribute = head.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"Head '{name}' ({head}) cannot be loaded: {error}.") from error
 
 
 BiasInit = Literal["prior", "zero"]

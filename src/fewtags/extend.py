@@ -1,0 +1,21 @@
+"""Everything that methods and heads of your own build on, in one place; see docs/write-your-own-method.md.
+
+These names stay. What they stand for lives in other modules, which may be moved.
+"""
+
+from fewtags.contract import Batch, Outputs, Problem, Progress, Start, StepResult, WordVectors
+from fewtags.distributed import gather_rows, sum_across_ranks
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
+from fewtags.methods import Method, Profile, register
+from fewtags.methods.base import Objective
+from fewtags.methods.losses import assume_negative_loss, asymmetric_loss, focal_loss
+from fewtags.models.heads import Head, register_head
+from fewtags.settings import Settings
+
+__all__ = [
+    "ABSENT", "PRESENT", "UNKNOWN",
+    "Batch", "Head", "Method", "Objective", "Outputs", "Problem", "Profile", "Progress", "Settings", "Start",
+    "StepResult", "WordVectors",
+    "assume_negative_loss", "asymmetric_loss", "focal_loss", "gather_rows", "register", "register_head",
+    "sum_across_ranks",
+]  # fmt: skip
