@@ -5,28 +5,28 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 
 from fewtags.config import DEFAULT_METHOD, RunConfig, flat, load_config, nested
 from fewtags.data.annotations import Annotations
-from fewtags.data.formats import read_annotations
+from fewtags.data.inputs import Images, Picture, annotations_of, has_images, listed
 from fewtags.data.prepare import measurable, split_data
-from fewtags.engine.prediction import find_images, pooled_features, predict_files
+from fewtags.engine.prediction import find_images, name_of, pooled_features, predict_files
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
 from fewtags.errors import UserError, did_you_mean
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.metrics import mean_average_precision
 from fewtags.models.closed_form import ClosedFormHead
 from fewtags.models.discriminant import unit_length
 from fewtags.models.saved import SavedModel, load_model
-
-Images = str | Path | Sequence[str | Path] | Annotations
 
 
 class Tagger:
@@ -83,17 +83,20 @@ class Tagger:
     # --- learning ---
 
     def fit(self, images: Images, tags: Any = None, **options: Any) -> Tagger:
-        """Learn from a folder or file in any known layout, a folder and a tag file, or image paths and their tags.
+        """Learn from a folder or file in any known layout, a folder and a tag file, or images with their tags.
 
-        `tags` may be a file, a list of tag lists (what is not listed is unknown), or a matrix of 1 present, 0 unknown,
-        -1 absent with `classes=[...]`. Other `options` go to the reader.
+        Images may be paths, PIL images, arrays [H, W, 3] of bytes, or a data frame with the columns 'image' and 'tags'
+        (and 'split'). `tags` may be a file, a list with the tags of each image as a list or as a text with commas
+        between (what is not listed is unknown), a matrix of 1 present, 0 unknown, -1 absent with `classes=[...]`, or a
+        data frame with a column for each class. `complete=True` says that what is not listed is absent. Other `options`
+        go to the reader.
         """
         config = self._config()
-        annotations = as_annotations(images, tags, **options)
-        data = split_data(annotations, config.data, config.seed)
         folder = Path(self.out) if self.out is not None else Path(tempfile.mkdtemp(prefix="fewtags-"))
         try:
-            train(config, folder, data=data, quiet=not self.verbose)
+            with annotations_of(one_by_one(images, tags), tags, pictures=folder / "pictures", **options) as annotations:
+                data = split_data(annotations, config.data, config.seed)
+                train(config, folder, data=data, quiet=not self.verbose)
             self.history_ = read_rows(RunFolder(folder).metrics)
             self._use(load_model(folder))
         finally:
@@ -117,33 +120,44 @@ class Tagger:
     # --- predicting ---
 
     def predict_proba(self, images: Images) -> np.ndarray:
-        """[N, C] probabilities, columns as in `classes_`."""
+        """[N, C] probabilities, columns as in `classes_`. Images may be whatever `fit` takes."""
         saved = self._fitted()
         rows = []
-        for prediction in predict_files(saved, image_paths(images), device=self.device):
+        for prediction in predict_files(saved, every_image(images), device=self.device):
             if prediction.probabilities is None:
                 raise UserError(f"{prediction.problem} Take it out, or use `fewtags predict`, which goes on without.")
             rows.append(prediction.probabilities)
         return np.stack(rows)
 
-    def predict(self, images: Images) -> list[list[str]]:
-        """The tags of each image, most probable first: those that reach their category's threshold."""
+    def predict(
+        self, images: Images, *, threshold: float | np.ndarray | None = None, top: int | None = None
+    ) -> list[list[str]]:
+        """The tags of each image, most probable first: those that reach `threshold`, at most `top` of them.
+
+        The threshold is one for all categories or one for each; by default `thresholds_`.
+        """
         probabilities = self.predict_proba(images)
-        given = probabilities >= self.thresholds_
+        limits = self.thresholds_ if threshold is None else np.asarray(threshold, dtype=float)
+        if limits.shape not in ((), self.classes_.shape):
+            raise UserError(f"threshold= should be a number, or one for each of the {len(self.classes_)} classes.")
+        if top is not None and top < 1:
+            raise UserError(f"top={top} should be 1 or more.")
+        given = probabilities >= limits
         order = np.argsort(-probabilities, axis=1, kind="stable")
-        return [[str(self.classes_[c]) for c in row if kept[c]] for row, kept in zip(order, given, strict=True)]
+        return [[str(self.classes_[c]) for c in row if kept[c]][:top] for row, kept in zip(order, given, strict=True)]
 
     def score(self, images: Images, tags: Any = None, **options: Any) -> float:
         """mAP from 0 to 1. Where labels are unknown only the known ones count, or, without any known absence, unknown
         counts as absent."""
-        annotations = as_annotations(images, tags, **options)
-        missing = set(annotations.categories) - set(self._fitted().categories)
-        if missing:
-            known = ", ".join(self.classes_[:5])
-            raise UserError(f"The tagger does not know '{sorted(missing)[0]}'; it knows: {known}, …")
-        columns = [self._fitted().categories.index(name) for name in annotations.categories]
-        truth, mask = measurable(annotations.labels)
-        return mean_average_precision(self.predict_proba(annotations)[:, columns], truth, mask=mask)
+        categories = self._fitted().categories
+        with annotations_of(one_by_one(images, tags), tags, **options) as annotations:
+            missing = set(annotations.categories) - set(categories)
+            if missing:
+                known = ", ".join(self.classes_[:5])
+                raise UserError(f"The tagger does not know '{sorted(missing)[0]}'; it knows: {known}, …")
+            columns = [categories.index(name) for name in annotations.categories]
+            truth, mask = measurable(annotations.labels)
+            return mean_average_precision(self.predict_proba(annotations)[:, columns], truth, mask=mask)
 
     def _fitted(self) -> SavedModel:
         if not hasattr(self, "_saved"):
@@ -152,9 +166,27 @@ class Tagger:
 
     # --- labels that change (method "instant") ---
 
-    def features(self, images: Images) -> np.ndarray:
-        """[N, D] unit-length features, for `relabel` and `rerank`."""
-        return unit_length(pooled_features(self._fitted(), image_paths(images), device=self.device)).numpy()
+    @overload
+    def features(self, images: Images, *, return_paths: Literal[False] = False) -> np.ndarray: ...
+
+    @overload
+    def features(self, images: Images, *, return_paths: Literal[True]) -> tuple[np.ndarray, list[str]]: ...
+
+    def features(self, images: Images, *, return_paths: bool = False) -> Any:
+        """[N, D] unit-length features, for `relabel` and `rerank`; with `return_paths` also which images they are of.
+
+        An image that cannot be read has no row: a warning names it, and the rows after it move up. Who needs to know
+        which row is which asks for the paths.
+        """
+        chosen, unreadable = every_image(images), dict[int, str]()
+        features = pooled_features(self._fitted(), chosen, device=self.device, unreadable=unreadable)
+        for problem in unreadable.values():
+            warnings.warn(f"Left out: {problem}", stacklevel=2)
+        kept = [row for row in range(len(chosen)) if row not in unreadable]
+        if not kept:
+            raise UserError(f"Not a single image could be read: {next(iter(unreadable.values()))}")
+        rows = unit_length(features[kept]).numpy()
+        return (rows, [name_of(chosen, row) for row in kept]) if return_paths else rows
 
     def relabel(self, feature: np.ndarray, tag: str, label: int) -> None:
         """Learn at once that an image of this feature has the `label` 1, 0 (unknown) or -1 for `tag`.
@@ -162,13 +194,31 @@ class Tagger:
         It takes the same time however many images there are. What the label was before is remembered, so that saying
         the same again changes nothing.
         """
-        self._closed_form().relabel(torch.from_numpy(feature), self._category(tag), label)
+        if label not in (PRESENT, UNKNOWN, ABSENT):
+            raise UserError(f"The label of '{tag}' should be 1 (present), 0 (unknown) or -1 (absent); it is {label!r}.")
+        head, category = self._closed_form(), self._category(tag)
+        head.relabel(self._features(feature, ndim=1), category, int(label))
 
     def rerank(self, tag: str, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of `features` from the likeliest for `tag` down, and every row's probability."""
+        """Rows of `features` from the likeliest for `tag` down, and their probabilities in that order."""
         model, category = self._closed_form().discriminant, self._category(tag)
-        order, scores = model.rerank(category, torch.from_numpy(features))
-        return order.numpy(), (scores * model.slope[category] + model.intercept[category]).sigmoid().numpy()
+        order, scores = model.rerank(category, self._features(features, ndim=2))
+        probabilities = (scores * model.slope[category] + model.intercept[category]).sigmoid()
+        return order.numpy(), probabilities[order].numpy()
+
+    def _features(self, features: Any, ndim: int) -> torch.Tensor:
+        """Features as `Tagger.features` gives them: one [D] or many [N, D]."""
+        array = np.asarray(features)
+        size = self._fitted().classifier.neck.num_channels
+        if array.dtype.kind != "f" or array.ndim != ndim or array.shape[-1] != size:
+            wanted, example = ("", "features[0]") if ndim == 1 else ("N, ", "features")
+            raise UserError(
+                f"Features of this tagger have the shape [{wanted}{size}], such as {example} of features = "
+                f"tagger.features(...); these are {array.dtype} of shape {list(array.shape)}."
+            )
+        if not np.isfinite(array).all():
+            raise UserError("The features hold numbers that are not finite.")
+        return torch.from_numpy(array.astype(np.float32, copy=False))
 
     def _closed_form(self) -> ClosedFormHead:
         head = self._fitted().classifier.head
@@ -236,27 +286,17 @@ def changed_settings(training: Mapping[str, Any]) -> dict[str, Any]:
     return changed
 
 
-def as_annotations(
-    images: Images, tags: Any = None, *, classes: Sequence[str] | None = None, **options: Any
-) -> Annotations:
-    """Whatever `fit` and `score` take, as Annotations."""
-    if isinstance(images, Annotations):
-        return images
-    if isinstance(images, str | Path):
-        if tags is None or isinstance(tags, str | Path):
-            return read_annotations(images, tags=tags, **options)
-        images = find_images([images])
-    paths = [str(Path(path).absolute()) for path in images]
-    if tags is None:
-        raise UserError("Tags are missing: give a tag file, a list of tag lists, or a matrix with classes=[...].")
-    if isinstance(tags, np.ndarray):
-        if classes is None:
-            raise UserError("A matrix of labels needs the names of its columns: classes=[...].")
-        return Annotations.from_onehot(paths, tags, classes, zero="unknown", root="/")
-    return Annotations.from_tags(paths, tags, categories=classes, root="/")
+def one_by_one(images: Images, tags: Any) -> Images:
+    """Of a folder whose tags are given as a list or a matrix, its images in sorted order; else `images` themselves."""
+    read_together = tags is None or isinstance(tags, str | Path) or has_images(tags)
+    return images if read_together or not isinstance(images, str | Path) else find_images([images])
 
 
-def image_paths(images: Images) -> list[Path]:
+def every_image(images: Images) -> list[Path | Picture]:
+    """Images one by one; of a folder all below it."""
     if isinstance(images, Annotations):
-        return [images.path(row) for row in range(len(images))]
-    return find_images([images] if isinstance(images, str | Path) else images)
+        return listed(images)
+    chosen = listed(images)
+    if all(isinstance(image, Path) for image in chosen):
+        return list(find_images(image for image in chosen if isinstance(image, Path)))
+    return chosen

@@ -86,6 +86,22 @@ def open_resized(source: str | Path | bytes, size: tuple[int, int]) -> Image.Ima
     return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
 
 
+def picture_in_memory(picture: Image.Image | np.ndarray, number: int = 0) -> Image.Image:
+    """A PIL image, or an array [H, W, 3], [H, W, 4] or [H, W] of bytes, as `open_image` would give it from a file.
+
+    `number` is what an error calls it by.
+    """
+    name = Path(f"image {number}")
+    if isinstance(picture, np.ndarray):
+        if picture.dtype != np.uint8 or picture.ndim not in (2, 3) or (picture.ndim == 3 and picture.shape[2] > 4):
+            found = f"{picture.dtype} of shape {list(picture.shape)}"
+            raise BadImage(name, "not an image", f"an array should be uint8 of shape [H, W, 3]; this is {found}.")
+        picture = Image.fromarray(np.ascontiguousarray(picture.squeeze(2) if picture.shape[2:] == (1,) else picture))
+    if 0 in picture.size:
+        raise BadImage(name, "not an image", "it has no pixels.")
+    return _upright(_to_rgb(picture, name, 1, 1), _orientation(picture))
+
+
 # --- unpacking ---
 
 
@@ -176,7 +192,7 @@ def _spare(extent: tuple[float, float], size: tuple[int, int]) -> tuple[int, int
 # --- upright ---
 
 
-def _orientation(file: ImageFile) -> int:
+def _orientation(file: Image.Image) -> int:
     try:
         return file.getexif().get(ORIENTATION, 1)
     except Exception:  # broken EXIF of any kind: the picture is fine, only its rotation is unknown

@@ -51,6 +51,11 @@ def read_square(path: str | Path, side: int) -> Image.Image:
     return open_resized(path, (side, side))
 
 
+def square(image: Image.Image, side: int) -> Image.Image:
+    """What `read_square` would give of an opened picture."""
+    return image if image.size == (side, side) else image.resize((side, side), Image.Resampling.BICUBIC)
+
+
 def random_crop_flip(image: Image.Image, config: InputConfig, rng: np.random.Generator) -> np.ndarray:
     """Crop a square of one of the given sides anywhere, resize it to the input size, mirror every second image."""
     side = int(rng.choice(config.crop_sides))

@@ -10,9 +10,12 @@ import numpy as np
 import torch
 
 from fewtags.data.annotations import Annotations
-from fewtags.data.dataset import Loaded
+from fewtags.data.dataset import Collate, Loaded, Sample
 from fewtags.data.formats.common import IMAGE_SUFFIXES
+from fewtags.data.images import BadImage, picture_in_memory
+from fewtags.data.inputs import Picture
 from fewtags.data.loaders import image_batches
+from fewtags.data.preprocess import read_square, square
 from fewtags.engine.run import choose_device
 from fewtags.errors import UserError
 from fewtags.models.saved import SavedModel
@@ -55,22 +58,22 @@ def find_images(paths: Iterable[str | Path]) -> list[Path]:
 @torch.inference_mode()
 def predict_files(
     saved: SavedModel,
-    files: Sequence[Path],
+    files: Sequence[Path | Picture],
     *,
     device: str = "auto",
     batch_size: int = 32,
     workers: int | None = None,
     on_step: Callable[[], None] = lambda: None,
 ) -> Iterator[Prediction]:
-    """One Prediction per file, in order, batch by batch."""
+    """One Prediction per file (or picture in memory), in order, batch by batch."""
     where = choose_device(device)
     model = saved.classifier.to(where).eval()
     for loaded in file_batches(saved, files, batch_size, workers):
-        rows = {row: Prediction(str(files[row]), None, problem) for row, problem in loaded.broken.items()}
+        rows = {row: Prediction(name_of(files, row), None, problem) for row, problem in loaded.broken.items()}
         if loaded.batch is not None:
             probabilities = model(loaded.batch.images.to(where)).logits.sigmoid().cpu().numpy()
             for row, values in zip(loaded.batch.index.tolist(), probabilities, strict=True):
-                rows[row] = Prediction(str(files[row]), values)
+                rows[row] = Prediction(name_of(files, row), values)
         yield from (rows[row] for row in sorted(rows))
         on_step()
 
@@ -78,7 +81,7 @@ def predict_files(
 @torch.inference_mode()
 def pooled_features(
     saved: SavedModel,
-    files: Sequence[Path],
+    files: Sequence[Path | Picture],
     *,
     device: str = "auto",
     unreadable: dict[int, str] | None = None,
@@ -103,12 +106,36 @@ def pooled_features(
     return features
 
 
+def name_of(files: Sequence[Path | Picture], row: int) -> str:
+    file = files[row]
+    return str(file) if isinstance(file, Path) else f"image {row}"
+
+
 def file_batches(
-    saved: SavedModel, files: Sequence[Path], batch_size: int = 32, workers: int | None = None
+    saved: SavedModel, files: Sequence[Path | Picture], batch_size: int = 32, workers: int | None = None
 ) -> Iterator[Loaded]:
+    if not all(isinstance(file, Path) for file in files):
+        return picture_batches(saved, files, batch_size)
     labels = np.zeros((len(files), len(saved.categories)), dtype=np.int8)
     annotations = Annotations(Path(), [str(f) for f in files], saved.categories, labels, np.full(len(files), "test"))
     if workers is None and len(files) < FEW_FILES:
         workers = 0
     inputs = saved.input.model_copy(update={"keep_in_memory": False})
     return image_batches(annotations, inputs, batch_size=batch_size, workers=workers, augment=False).epoch()
+
+
+def picture_batches(saved: SavedModel, pictures: Sequence[Path | Picture], batch_size: int) -> Iterator[Loaded]:
+    """Of pictures in memory, perhaps with files among them."""
+    collate, side = Collate(torch.zeros(len(pictures), len(saved.categories), dtype=torch.int8)), saved.input.size
+    for first in range(0, len(pictures), batch_size):
+        rows = range(first, min(first + batch_size, len(pictures)))
+        yield collate([picture_sample(pictures[row], row, side) for row in rows])
+
+
+def picture_sample(picture: Path | Picture, row: int, side: int) -> Sample:
+    try:
+        if isinstance(picture, Path):
+            return Sample(np.asarray(read_square(picture, side)), row)
+        return Sample(np.asarray(square(picture_in_memory(picture, row), side)), row)
+    except BadImage as error:
+        return Sample(None, row, str(error))
