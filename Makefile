@@ -4,10 +4,10 @@ UV_VERSION := 0.13.7
 BIN := .venv/bin
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help setup demo test test-slow lint format lock clean
+.PHONY: help setup demo test test-slow lint format docs docs-serve coverage release-check lock clean
 
 help:  ## Show what can be made
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 setup: .venv/.ready  ## Create .venv/ with the locked versions; does nothing when they are installed
 
@@ -40,9 +40,22 @@ format: setup  ## Let ruff put the code in shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: setup  ## Build the documentation into site/; a broken link is an error
+	$(TEST_ENV) $(BIN)/python tools/make_reference.py
+	$(BIN)/zensical build --clean --strict
+
+docs-serve: docs  ## Read the documentation in a browser: http://127.0.0.1:8008
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8008
+
+coverage: setup  ## Run the tests and show which lines they reach
+	$(TEST_ENV) $(BIN)/python -m pytest -m "not slow" --cov=fewtags --cov-report=term:skip-covered --cov-report=xml
+
+release-check: setup  ## Build the wheel, install it into a clean environment and try it there
+	$(BIN)/python tools/release_check.py
+
 lock: setup  ## Choose versions anew; the file names packages and versions, never where they come from
 	UV=$$(command -v uv || echo $(BIN)/uv); $$UV pip compile --quiet pyproject.toml --all-extras --universal \
 	  --python-version 3.11 --no-header --no-annotate --no-emit-index-url --no-emit-find-links --upgrade -o requirements.lock
 
 clean:  ## Remove the environment and everything made
-	rm -rf .venv demo-run .mypy_cache .ruff_cache
+	rm -rf .venv demo-run dist site .cache .mypy_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""The example of docs/write-your-own-method.md, run as it is printed."""
+"""The example of docs/how-to/write-your-own-method.md, run as it is printed."""
 
 import re
 import runpy
@@ -18,7 +18,7 @@ from fewtags.methods import METHODS, Method, list_methods, objective_class, regi
 from fewtags.methods.base import Learner
 from fewtags.methods.losses import assume_negative_loss
 
-PAGE = Path(__file__).parent.parent / "docs" / "write-your-own-method.md"
+PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "write-your-own-method.md"
 
 
 @pytest.fixture

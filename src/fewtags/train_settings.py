@@ -28,6 +28,7 @@ class CacheConfig(Settings):
 
 class TrainConfig(Settings):
     epochs: int = Field(20, ge=1)
+    """Passes over the training images; 20 in the paper."""
     batch_size: int = Field(32, ge=1)
     """Images in one forward pass, over all processes together."""
     accumulate: int = Field(1, ge=1)
@@ -39,9 +40,11 @@ class TrainConfig(Settings):
     head_lr_scale: float = Field(10.0, gt=0)
     """Learning rate of neck, head and objective, as a multiple of `lr`; 1 in the paper."""
     weight_decay: float = Field(0.01, ge=0)
+    """Of weights; 5e-4 in the paper, where adam couples it with the gradient."""
     decay_all: bool = False
     """Decay biases and normalisation layers too, as in the paper."""
     schedule: Literal["cosine", "step", "none"] = "cosine"
+    """How the learning rate falls: along a cosine to 0, in steps as in the paper, or not at all."""
     step_epochs: int = Field(10, ge=1)
     """With schedule=step: epochs between two steps."""
     step_gamma: float = 0.1
@@ -53,9 +56,11 @@ class TrainConfig(Settings):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """auto: bf16 on a CUDA device that has it, else fp32."""
     channels_last: bool = True
+    """Memory layout of images and maps that convolutions are faster with; results are the same."""
     compile: bool = False
     """torch.compile the model."""
     device: str = "auto"
+    """auto, cpu, cuda, cuda:1 or mps; auto takes a GPU where there is one."""
     workers: int | None = None
     """Threads that read images; by default as many as there are cores. 0 reads them between the steps."""
     evaluate_every: int = Field(1, ge=1)

@@ -23,7 +23,7 @@ HOLD_OUT = 0.15  # where the data has neither a val nor a test split
 
 class DataConfig(Settings):
     source: str = ""
-    """Folder or file with the images and their tags; every layout in `docs/data-formats.md` is recognised."""
+    """Folder or file with the images and their tags; every layout in `docs/reference/data-formats.md` is recognised."""
     tags: str | None = None
     """Label file for a plain folder of images (CSV, JSON lines)."""
     format: str = "auto"

@@ -18,7 +18,8 @@ from fewtags.errors import UserError, did_you_mean
 from fewtags.models.nouns import Nouns, nouns, squash
 from fewtags.models.words import split_words
 
-Overrides = Mapping[str, Any]  # tag -> {"synset": ...}, {"classes": [...]}, {"synonym": ...} or None; see docs/names.md
+# tag -> {"synset": ...}, {"classes": [...]}, {"synonym": ...} or None; see docs/explanation/names.md
+Overrides = Mapping[str, Any]
 
 # WordNet orders senses by how often they are written about. As tags of pictures these words mean another one.
 READINGS = {

@@ -34,7 +34,7 @@ class ReadOptions(Settings):
     split_column: str | None = None
     """The CSV column that says train, val or test. Default: the one called 'split'."""
     zero: Literal["unknown", "absent"] | None = None
-    """What a 0 means in a one-hot CSV. Default: see docs/data-formats.md; what was chosen is always said."""
+    """What a 0 means in a one-hot CSV. Default: see docs/reference/data-formats.md; what was chosen is always said."""
     minus_one: Literal["absent", "unknown"] | None = None
     """What a -1 means in a one-hot CSV: 'unknown' for CheXpert's "uncertain". Default: absent, see zero."""
 
