@@ -72,7 +72,13 @@ def _under(folder: Path, path: Any) -> Any:
 
 
 DEFAULT_METHOD = "instant"
-FILE_OPTIONS = ("categories", "train_list", "test_list")  # of a reader; a list of categories is no path
+FILE_OPTIONS = (
+    "categories",
+    "train_list",
+    "test_list",
+    "aliases",
+    "classes",
+)  # of a reader; a list of categories is no path
 GROUPS = ("data", "input", "model", "cache", "words", "head", "method", "train", "seed")
 
 

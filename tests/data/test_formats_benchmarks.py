@@ -97,9 +97,9 @@ def test_voc_problems(tmp_path: Path) -> None:
     assert annotations.images == ["000001.jpg", "odd.jpg"]
     assert [(f.kind, Path(f.where).name) for f in annotations.findings] == [
         ("malformed file", "bad.xml:2"),
-        ("unknown category", "odd.xml"),
         ("missing image", "gone.xml"),
         ("missing annotation", "noxml.xml"),
+        ("unknown category", "odd.xml"),
     ]
     assert read_annotations(folder, categories=["unicorn", "dog"]).labels.tolist() == [[-1, 1], [1, -1]]
 

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from fewtags.atomic import atomic_write
-from fewtags.errors import DataError, UserError
+from fewtags.errors import UserError
 from fewtags.labels import ABSENT, PRESENT, SPLITS, UNKNOWN
 
 
@@ -58,6 +58,8 @@ class Annotations:
     name: str = "dataset"  # "voc2007", "photos": shown to people; ROLE's prior is looked up by it
     notes: list[str] = field(default_factory=list)  # what the reader understood, in words
     findings: list[Finding] = field(default_factory=list)  # what the reader stumbled on and left out
+    ids: list[str] | None = None  # what the tool that the labels came from calls each image
+    renamed_tags: dict[str, str | None] = field(default_factory=dict)  # tag as written -> category, None if left out
 
     def __post_init__(self) -> None:
         shape = (len(self.images), len(self.categories))
@@ -75,6 +77,8 @@ class Annotations:
             raise UserError(f"Category '{repeated[0]}' is listed twice.")
         if len(self.splits) != len(self.images):
             raise UserError(f"{len(self.splits)} splits were given for {len(self.images)} images.")
+        if self.ids is not None and len(self.ids) != len(self.images):
+            raise UserError(f"{len(self.ids)} ids were given for {len(self.images)} images.")
         wrong = sorted(set(self.splits.tolist()) - set(SPLITS))
         if wrong:
             raise UserError(f"A split is called '{wrong[0]}'; splits are {', '.join(SPLITS)}.")
@@ -140,6 +144,18 @@ class Annotations:
             Path(root), list(images), list(categories), labels.astype(np.int8), _splits(splits, len(images)), **more
         )
 
+    @classmethod
+    def from_dataframe(cls, frame: Any, **options: Any) -> Annotations:
+        """A pandas or polars DataFrame: an image column, and a tag column or one column per tag.
+
+        Columns are found by their usual names or given as `image`, `tags` (a list for one column per tag, with
+        `zero` as in from_onehot), `absent` and `split`. Tags in a cell are a list, or text with `separator`. `root`
+        is the folder of the images. Other options are those of every reader (`categories`, `aliases`, ...).
+        """
+        from fewtags.data.formats.dataframe import read_dataframe  # formats import this module
+
+        return read_dataframe(frame, **options)
+
     # --- views ---
 
     def __len__(self) -> int:
@@ -151,7 +167,13 @@ class Annotations:
     def take(self, rows: np.ndarray) -> Annotations:
         """The chosen rows (indices or a mask), in that order."""
         rows = np.arange(len(self))[rows]
-        return replace(self, images=[self.images[r] for r in rows], labels=self.labels[rows], splits=self.splits[rows])
+        return replace(
+            self,
+            images=[self.images[r] for r in rows],
+            labels=self.labels[rows],
+            splits=self.splits[rows],
+            ids=None if self.ids is None else [self.ids[r] for r in rows],
+        )
 
     def split(self, name: str) -> Annotations:
         return self.take(self.splits == name)
@@ -193,14 +215,18 @@ class Annotations:
         with atomic_write(file) as beside, beside.open("w", encoding="utf-8") as out:
             header = {"fewtags": 1, "name": self.name, "root": root, "categories": self.categories}
             out.write(json.dumps(header, ensure_ascii=False) + "\n")
-            for image, split, row in zip(self.images, self.splits, self.labels, strict=True):
-                out.write(json.dumps(self._record(image, str(split), row), ensure_ascii=False) + "\n")
+            for row in range(len(self)):
+                out.write(json.dumps(self._record(row), ensure_ascii=False) + "\n")
 
-    def _record(self, image: str, split: str, row: np.ndarray) -> dict[str, Any]:
+    def _record(self, number: int) -> dict[str, Any]:
+        row = self.labels[number]
+
         def names(state: int) -> list[str]:
             return [self.categories[c] for c in np.flatnonzero(row == state)]
 
-        record: dict[str, Any] = {"image": image, "split": split, "present": names(PRESENT)}
+        record: dict[str, Any] = {"image": self.images[number], "split": str(self.splits[number])}
+        record |= {"id": self.ids[number]} if self.ids is not None else {}
+        record["present"] = names(PRESENT)
         if (row == ABSENT).sum() > (row == UNKNOWN).sum():  # the shorter of the two lists is written
             record["complete"] = True
             record.update({"unknown": names(UNKNOWN)} if (row == UNKNOWN).any() else {})
@@ -210,24 +236,10 @@ class Annotations:
 
     @classmethod
     def load(cls, file: str | Path) -> Annotations:
-        """Read what `save` wrote. Any JSON lines file of tags is read by `fewtags.data.formats` instead."""
-        file = Path(file)
-        lines = file.read_text(encoding="utf-8").splitlines()
-        header = json.loads(lines[0]) if lines else {}
-        if not isinstance(header, dict) or header.get("fewtags") != 1:
-            raise DataError(f"{file}:1 should be the header of a fewtags annotation file; it is not.")
-        column = {name: c for c, name in enumerate(header["categories"])}
-        images, splits = [], []
-        labels = np.zeros((len(lines) - 1, len(column)), dtype=np.int8)
-        for number, line in enumerate(lines[1:]):
-            record = json.loads(line)
-            images.append(record["image"])
-            splits.append(record.get("split", "train"))
-            labels[number] = ABSENT if record.get("complete") else UNKNOWN
-            for state, key in ((UNKNOWN, "unknown"), (ABSENT, "absent"), (PRESENT, "present")):
-                labels[number, [column[name] for name in record.get(key, [])]] = state
-        root = file.parent / header.get("root", ".")
-        return cls(root, images, list(column), labels, np.array(splits, dtype=str), name=header.get("name", file.stem))
+        """Read what `save` wrote, also where images are gone since. `read_annotations` reads any JSON lines file."""
+        from fewtags.data.formats.json_lines import load_saved  # formats import this module
+
+        return load_saved(Path(file))
 
 
 def _splits(splits: Sequence[str] | None, num_images: int) -> np.ndarray:

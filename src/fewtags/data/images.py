@@ -129,7 +129,7 @@ def _opened(path: Path, source: Path | bytes) -> Iterator[ImageFile]:
         elif not source:
             raise BadImage(path, "empty file", "it has zero bytes.")
         content = source if isinstance(source, Path) else io.BytesIO(source)
-        with Image.open(content, formats=_formats()) as file:
+        with Image.open(content, formats=readable_formats()) as file:
             yield file
     except BadImage:
         raise
@@ -158,7 +158,7 @@ def _check_file(path: Path) -> None:
 
 
 @cache
-def _formats() -> tuple[str, ...]:
+def readable_formats() -> tuple[str, ...]:
     """Those of FORMATS that this Pillow can read."""
     Image.init()
     with suppress(ImportError):

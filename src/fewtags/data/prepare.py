@@ -70,7 +70,9 @@ def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> R
     if share is None:
         share = 0.0 if len(val) or len(test) else HOLD_OUT
     if share and not len(val):
-        held_out = stratified_split(observed.labels, share, seed)
+        known = (train.labels != UNKNOWN).any(1)  # what nothing is known of cannot be measured on
+        held_out = np.zeros(len(train), dtype=bool)
+        held_out[known] = stratified_split(observed.labels[known], share, seed)
         val = train.take(held_out)  # with the labels it came with: complete ones stay complete
         observed, truth = observed.take(~held_out), truth[~held_out] if truth is not None else None
         sentences.append(f"{plural(len(val), 'training image')} set aside for validation.")

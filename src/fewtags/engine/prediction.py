@@ -11,7 +11,7 @@ import torch
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import Collate, Loaded, Sample
-from fewtags.data.formats.common import IMAGE_SUFFIXES
+from fewtags.data.image_files import IMAGE_SUFFIXES
 from fewtags.data.images import BadImage, picture_in_memory
 from fewtags.data.inputs import Picture
 from fewtags.data.loaders import image_batches

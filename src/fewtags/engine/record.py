@@ -67,7 +67,8 @@ def write_record(run: Run) -> None:
     record = {name: describe_part(part) for name, part in parts.items() if part is not None}
     known = run.data.train.known_positives.tolist()
     categories = {"categories": run.data.train.categories, "known_positives": known}
-    more = {"seed": run.config.seed, "relative_to": started_in(run.folder)}
+    understood = {"notes": run.data.sentences, "renamed_tags": run.data.train.renamed_tags}
+    more = {**understood, "seed": run.config.seed, "relative_to": started_in(run.folder)}
     write_json(run.files.data, {"name": run.data.train.name, **categories, **record, **more})
     with atomic_write(run.files.config) as beside:  # last: it makes the folder a run
         beside.write_text(run.config.to_yaml(), encoding="utf-8")

@@ -1,45 +1,111 @@
 """One reader per dataset layout, and the table of them.
 
 `read_annotations` looks at a folder or file, finds the layout and returns `Annotations`. What a reader understood is
-in their `notes`, what it stumbled on in their `findings`. To add a layout, write `detects_<name>` and `read_<name>`
-and give them a row in FORMATS.
+in their `notes`, what it stumbled on in their `findings`. To add a layout, write `detects_<name>` and `read_<name>`, a
+class of options if it has any of its own, and give them a row in FORMATS; from outside, call `register_format`, or
+name the row under the entry point group `fewtags.formats`.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from fewtags.data.annotations import Annotations
-from fewtags.data.formats.coco import detects_coco, read_coco
-from fewtags.data.formats.common import Format, plural
-from fewtags.data.formats.csv_tags import detects_csv, read_csv
-from fewtags.data.formats.folders import detects_folders, detects_sidecar, read_folders, read_sidecar
-from fewtags.data.formats.json_lines import detects_jsonl, read_jsonl
-from fewtags.data.formats.onehot import detects_onehot, read_onehot
-from fewtags.data.formats.options import ReadOptions, read_lines
-from fewtags.data.formats.visual_genome import detects_visual_genome, read_visual_genome
-from fewtags.data.formats.voc import detects_voc, read_voc
+from fewtags.data.formats.booru import BooruOptions, detects_booru, read_booru
+from fewtags.data.formats.coco import CocoOptions, detects_coco, read_coco
+from fewtags.data.formats.csv_tags import CsvOptions, detects_csv, read_csv
+from fewtags.data.formats.fiftyone import FiftyOneOptions, detects_fiftyone, read_fiftyone
+from fewtags.data.formats.folders import detects_folders, read_folders
+from fewtags.data.formats.format import EMBEDDED, GUESS, Format
+from fewtags.data.formats.imagefolder import ImageFolderOptions, detects_imagefolder, read_imagefolder
+from fewtags.data.formats.json_lines import JsonLinesOptions, detects_jsonl, read_jsonl
+from fewtags.data.formats.keywords import KeywordOptions, detects_keywords, read_keywords
+from fewtags.data.formats.label_studio import LabelStudioOptions, detects_label_studio, read_label_studio
+from fewtags.data.formats.onehot import OnehotOptions, detects_onehot, read_onehot
+from fewtags.data.formats.open_images import OpenImagesOptions, detects_open_images, read_open_images
+from fewtags.data.formats.options import LabelFileOptions, ReadOptions, read_lines
+from fewtags.data.formats.sidecar import SidecarOptions, detects_sidecar, read_sidecar
+from fewtags.data.formats.tables import table_files
+from fewtags.data.formats.visual_genome import VisualGenomeOptions, detects_visual_genome, read_visual_genome
+from fewtags.data.formats.voc import VocOptions, detects_voc, read_voc
 from fewtags.errors import DataError, UserError, did_you_mean
+from fewtags.wording import plural
 
-__all__ = ["FORMATS", "Format", "ReadOptions", "read_annotations"]
+__all__ = [
+    "FORMATS", "Format", "LabelFileOptions", "ReadOptions", "all_formats", "read_annotations", "register_format",
+]  # fmt: skip
 
 FORMATS = {
     format.name: format
     for format in (
-        Format("voc", "Pascal VOC devkit: Annotations/*.xml and ImageSets/Main", detects_voc, read_voc),
-        Format("coco", "COCO instances: annotations/instances_*.json, or one such file", detects_coco, read_coco),
-        Format("vg", "Visual Genome: objects.json", detects_visual_genome, read_visual_genome),
-        Format("csv", "CSV with an image column and a tag column", detects_csv, read_csv),
-        Format("onehot", "CSV with one column per tag: 1, 0, -1 or blank", detects_onehot, read_onehot),
-        Format("jsonl", "JSON lines, one object per image", detects_jsonl, read_jsonl),
-        Format("sidecar", "images with same-name .txt files of tags", detects_sidecar, read_sidecar),
-        Format("folders", "one folder of images per tag", detects_folders, read_folders, fallback=True),
+        Format("voc", "Pascal VOC devkit: Annotations/*.xml and ImageSets/Main", detects_voc, read_voc, VocOptions),
+        Format("coco", "COCO: annotations/instances_*.json, or one such file", detects_coco, read_coco, CocoOptions),
+        Format("vg", "Visual Genome: objects.json", detects_visual_genome, read_visual_genome, VisualGenomeOptions),
+        Format(
+            "openimages",
+            "Open Images: verified labels by class id",
+            detects_open_images,
+            read_open_images,
+            OpenImagesOptions,
+        ),
+        Format("csv", "CSV with an image column and a tag column", detects_csv, read_csv, CsvOptions),
+        Format("onehot", "CSV with one column per tag: 1, 0, -1 or blank", detects_onehot, read_onehot, OnehotOptions),
+        Format("jsonl", "JSON lines, one object per image", detects_jsonl, read_jsonl, JsonLinesOptions),
+        Format(
+            "imagefolder",
+            "Hugging Face imagefolder: metadata.jsonl or metadata.csv",
+            detects_imagefolder,
+            read_imagefolder,
+            ImageFolderOptions,
+        ),
+        Format("labelstudio", "Label Studio JSON", detects_label_studio, read_label_studio, LabelStudioOptions),
+        Format("fiftyone", "FiftyOne: labels.json or samples.json", detects_fiftyone, read_fiftyone, FiftyOneOptions),
+        Format("booru", "drawings with booru tags beside them", detects_booru, read_booru, BooruOptions),
+        Format("sidecar", "images with same-name .txt files of tags", detects_sidecar, read_sidecar, SidecarOptions),
+        Format(
+            "keywords",
+            "photos with keywords in them or in .xmp files",
+            detects_keywords,
+            read_keywords,
+            KeywordOptions,
+            rank=EMBEDDED,
+        ),
+        Format("folders", "one folder of images per tag", detects_folders, read_folders, rank=GUESS),
     )
 }
+
+
+def register_format(format: Format) -> None:
+    """Add a layout to the table, or replace one of the same name."""
+    FORMATS[format.name] = format
+
+
+@cache
+def _load_plugins() -> None:
+    """Rows of other packages. One that cannot be imported is told and does not stop the others."""
+    for entry in entry_points(group="fewtags.formats"):
+        try:
+            format = entry.load()
+            if not isinstance(format, Format):
+                raise TypeError(f"it is a {type(format).__name__}, not a Format")
+        except Exception as error:
+            warnings.warn(f"The data format '{entry.name}' of {entry.value} was not loaded: {error}.", stacklevel=2)
+        else:
+            FORMATS.setdefault(format.name, format)
+
+
+def all_formats() -> dict[str, Format]:
+    """FORMATS with what other installed packages add."""
+    _load_plugins()
+    return FORMATS
 
 
 def read_annotations(
@@ -47,41 +113,62 @@ def read_annotations(
 ) -> Annotations:
     """Read a dataset from a folder or file, or the images of a folder with their tags from a separate file.
 
-    `format` is a name in FORMATS, or "auto" to find out by looking. `options` are the fields of ReadOptions.
+    `format` is a name in FORMATS, or "auto" to find out by looking. `options` are the fields of the options class of
+    that format.
     """
-    settings = ReadOptions.parse(options)
+    every = {field for row in all_formats().values() for field in row.options.model_fields}
+    for name in options:
+        if name not in every:
+            raise UserError(f"No reader has an option '{name}'; {did_you_mean(name, sorted(every))}")
     source = existing(source)
     images = None
     if tags is not None:
         if not source.is_dir():
             raise UserError(f"{source} should be the folder of the images that {tags} is about; it is a file.")
         source, images = existing(tags), source
-    if format == "auto" and settings.tag_column is not None:
-        format = "csv"  # only that layout has a tag column
-    annotations = choose_format(source, format).read(source, settings, images)
+    chosen = choose_format(source, format, options)
+    settings = chosen.options.parse(options, f"Format '{chosen.name}'", owners(chosen))
+    annotations = chosen.read(source, settings, images)
     return split_by_lists(annotations, settings)
 
 
 def existing(path: str | Path) -> Path:
     path = Path(path).expanduser()
-    if not path.exists():
-        raise UserError(f"{path} does not exist.")
-    return path
+    try:
+        if path.exists():
+            return path
+    except (OSError, ValueError) as error:  # a name too long, or with a NUL in it
+        raise UserError(f"{str(path)!r} cannot be a path: {error}.") from None
+    raise UserError(f"{path} does not exist.")
 
 
-def choose_format(path: Path, name: str) -> Format:
+def owners(chosen: Format) -> dict[str, str]:
+    """Option -> the format that has it, for those that the chosen one has not."""
+    return {
+        name: f"format '{format.name}'"
+        for format in reversed(all_formats().values())
+        for name in format.options.model_fields
+        if name not in chosen.options.model_fields
+    }
+
+
+def choose_format(path: Path, name: str, options: Mapping[str, Any] | None = None) -> Format:
+    formats = all_formats()
     if name != "auto":
-        if name not in FORMATS:
-            raise UserError(f"There is no data format '{name}'; {did_you_mean(name, ['auto', *FORMATS])}")
-        return FORMATS[name]
-    matches = [format for format in FORMATS.values() if not format.fallback and format.detects(path)]
-    matches = matches or [format for format in FORMATS.values() if format.fallback and format.detects(path)]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        found = " and ".join(f"{format.name} ({format.sentence})" for format in matches)
-        raise UserError(f"{path} can be read as {found}; choose one with format=, or name the file of the tags.")
-    raise UserError(f"{path} is in no layout that fewtags knows: {describe(path)} It reads {', '.join(FORMATS)}.")
+        if name not in formats:
+            raise UserError(f"There is no data format '{name}'; {did_you_mean(name, ['auto', *formats])}")
+        return formats[name]
+    for rank in sorted({format.rank for format in formats.values()}):
+        matches = [format for format in formats.values() if format.rank == rank and format.detects(path)]
+        if matches and (options or {}).keys() & {"tag_column"} and table_files(path):
+            matches = [format for format in matches if "tag_column" in format.options.model_fields]
+            matches = matches or [formats["csv"]]  # somebody says that it has such a column, whatever it looks like
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            found = " and ".join(f"{format.name} ({format.sentence})" for format in matches)
+            raise UserError(f"{path} can be read as {found}; choose one with format=, or name the file of the tags.")
+    raise UserError(f"{path} is in no layout that fewtags knows: {describe(path)} It reads {', '.join(formats)}.")
 
 
 def describe(path: Path) -> str:

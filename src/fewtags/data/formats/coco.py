@@ -1,29 +1,44 @@
-"""COCO instances JSON, 2014 and 2017: a folder with annotations/instances_*.json, or one such file."""
+"""COCO instances JSON, 2014 and 2017: a folder with annotations/instances_*.json, or one such file.
+
+Image-level files in that manner, whose annotations have `category_ids` or no box, are read as well.
+"""
 
 from __future__ import annotations
 
-import json
 import re
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from fewtags.data.aliases import fold
 from fewtags.data.annotations import Annotations, Finding
-from fewtags.data.formats.common import NoImagesError, counts, locate, missing_image, read_head
+from fewtags.data.formats.locate import NoImagesError, locate
 from fewtags.data.formats.options import ReadOptions
+from fewtags.data.formats.rows import Row, counts, label_rows, merge
+from fewtags.data.formats.text import load_json, read_head, whole_number
 from fewtags.errors import DataError, UserError, did_you_mean
-from fewtags.labels import ABSENT, PRESENT
 
 INSTANCES = re.compile(r"instances_(train|val)(\d{4})?")
+
+
+class CocoOptions(ReadOptions):
+    year: int | None = None
+    """Which year to read when a folder holds several."""
+
+
+class Part(NamedTuple):
+    """One file: its rows, its categories in the order of their ids, and what the data is called."""
+
+    rows: list[Row]
+    categories: list[str]
+    name: str
 
 
 def detects_coco(path: Path) -> bool:
     if path.is_dir():
         return bool(instance_files(path))
     head = read_head(path) if path.suffix.lower() == ".json" else ""
-    return head.startswith("{") and any(f'"{key}"' in head for key in ("info", "images", "annotations", "categories"))
+    mine = any(f'"{key}"' in head for key in ("info", "images", "annotations", "categories"))
+    return head.startswith("{") and mine and not any(f'"{key}"' in head for key in ("samples", "classes"))
 
 
 def instance_files(folder: Path) -> list[Path]:
@@ -31,7 +46,7 @@ def instance_files(folder: Path) -> list[Path]:
     return sorted(file for file in files if INSTANCES.fullmatch(file.stem))
 
 
-def read_coco(path: Path, options: ReadOptions, images: Path | None) -> Annotations:
+def read_coco(path: Path, options: CocoOptions, images: Path | None) -> Annotations:
     files = choose_files(path, options.year) if path.is_dir() else [path]
     root = images or image_root(path)
     findings: list[Finding] = []
@@ -39,22 +54,22 @@ def read_coco(path: Path, options: ReadOptions, images: Path | None) -> Annotati
     categories = parts[0].categories
     if any(part.categories != categories for part in parts):
         raise DataError(f"{files[0]} and {files[1]} have different categories; they cannot be read together.")
-    labels = np.concatenate([part.labels for part in parts])
-    both = Annotations(
+    if options.aliases is None:
+        check_wanted(options.category_list() or [], categories)
+    return label_rows(
+        merge([row for part in parts for row in part.rows], findings),
         root,
-        [image for part in parts for image in part.images],
-        categories,
-        labels,
-        np.concatenate([part.splits for part in parts]),
+        source=path,
+        options=options,
         name=parts[0].name,
+        describe=lambda labels: f"Read {path} as COCO instances: {counts(labels)}; labels are complete.",
         findings=findings,
-        notes=[f"Read {path} as COCO instances: {counts(labels)}; labels are complete."],
+        categories=categories,
+        report_others=False,
     )
-    wanted = options.category_list()
-    return both if wanted is None else select_categories(both, wanted)
 
 
-def read_parts(files: list[Path], root: Path, findings: list[Finding]) -> list[Annotations]:
+def read_parts(files: list[Path], root: Path, findings: list[Finding]) -> list[Part]:
     """Every file's part; one whose images were not downloaded is left out, as long as there is another."""
     parts, failures = [], []
     for file in files:
@@ -77,6 +92,8 @@ def choose_files(folder: Path, year: int | None) -> list[Path]:
         raise UserError(f"{folder} holds no instances_*{year}.json; it holds the years {', '.join(by_year) or 'none'}.")
     if year is None and len(by_year) > 1:
         raise UserError(f"{folder} holds instances of {', '.join(sorted(by_year))}; choose one with year=.")
+    if not by_year:
+        raise UserError(f"{folder} holds no instances_train*.json or instances_val*.json; name the file as the tags.")
     return next(iter(by_year.values())) if year is None else by_year[str(year)]
 
 
@@ -86,35 +103,38 @@ def image_root(path: Path) -> Path:
     return path.parent.parent if path.parent.name == "annotations" else path.parent
 
 
-def read_instances(file: Path, root: Path, findings: list[Finding]) -> Annotations:
+def read_instances(file: Path, root: Path, findings: list[Finding]) -> Part:
     """One file. Rows follow its `images`, also those without a box; columns follow the category ids."""
     content = load(file)
     try:
-        names = {int(category["id"]): str(category["name"]) for category in content["categories"]}
-        records = [(int(image["id"]), str(image["file_name"])) for image in content["images"]]
-        marks = [(int(mark["image_id"]), int(mark["category_id"])) for mark in content["annotations"]]
+        names = {whole_number(category["id"]): str(category["name"]) for category in content["categories"]}
+        records = [(whole_number(image["id"]), str(image["file_name"])) for image in content["images"]]
+        marks = [(whole_number(mark["image_id"]), categories_of(mark)) for mark in content["annotations"]]
     except KeyError as error:
         raise DataError(f"{file} should be COCO instances, but an entry lacks {error}.") from None
     except (TypeError, ValueError) as error:
         raise DataError(f"{file} should be COCO instances, but an entry is malformed: {error}.") from None
     if not records or not names:
         raise DataError(f"{file} has {len(records)} images and {len(names)} categories; it needs both.")
-    column = {key: c for c, key in enumerate(sorted(names))}
-    row_of = {key: row for row, (key, _) in enumerate(records)}  # by image id: never by position
-    labels = np.full((len(records), len(names)), ABSENT, dtype=np.int8)
-    for number, (image, category) in enumerate(marks):
-        if image in row_of and category in column:
-            labels[row_of[image], column[category]] = PRESENT
-        else:
-            findings.append(stray_mark(file, number, "image" if image not in row_of else "category", image, category))
-    return with_existing_images(file, root, [name for _, name in records], labels, [names[c] for c in column], findings)
+    present: dict[int, set[str]] = {key: set() for key, _ in records}  # by image id: never by position
+    for number, (image, categories) in enumerate(marks):
+        for category in categories:
+            if image in present and category in names:
+                present[image].add(names[category])
+            else:
+                what = "image" if image not in present else "category"
+                findings.append(stray_mark(file, number, what, image, category))
+    return with_existing_images(file, root, records, present, [names[key] for key in sorted(names)], findings)
+
+
+def categories_of(mark: dict[str, Any]) -> list[int]:
+    if "category_ids" in mark:
+        return [whole_number(category) for category in mark["category_ids"]]
+    return [whole_number(mark["category_id"])]
 
 
 def load(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_bytes())
-    except (ValueError, OSError, RecursionError) as error:
-        raise DataError(f"{file} cannot be read as JSON: {error}.") from None
+    content = load_json(file, "COCO instances")
     for key in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(key), list):
             raise DataError(f"{file} should be COCO instances; it has no list called '{key}'.")
@@ -128,26 +148,34 @@ def stray_mark(file: Path, number: int, what: str, image: int, category: int) ->
 
 
 def with_existing_images(
-    file: Path, root: Path, names: list[str], labels: np.ndarray, categories: list[str], findings: list[Finding]
-) -> Annotations:
+    file: Path,
+    root: Path,
+    records: list[tuple[int, str]],
+    present: dict[int, set[str]],
+    categories: list[str],
+    findings: list[Finding],
+) -> Part:
     """The images are in a folder called as the file (train2014), in images/, or in the root itself."""
     match = INSTANCES.fullmatch(file.stem)
     split, year = match.groups() if match else ("val" if "val" in file.stem else "train", None)
     folder_name = f"{split}{year or ''}"
     roots = [root / folder_name, root / "images" / folder_name, root / "images", root]
-    folder, found = locate(names, roots, file)
-    rows = [row for row, image in enumerate(found) if image is not None]
-    for name, image in zip(names, found, strict=True):
-        if image is None:
-            findings.append(missing_image(str(file), name, folder))
-    images = [(folder.relative_to(root) / str(found[row])).as_posix() for row in rows]
-    splits = np.full(len(rows), "train" if split == "train" else "test")
-    return Annotations(root, images, categories, labels[rows], splits, name=f"coco{year}" if year else file.stem)
+    located = locate([name for _, name in records], roots, file)
+    inside = located.root.relative_to(root)
+    rows = []
+    for number, (key, _) in enumerate(records):
+        if (image := located.found[number]) is None:
+            findings.append(located.missing(number, str(file)))
+        else:
+            path = (inside / image).as_posix()
+            rows.append(
+                Row(path, str(file), present[key], split="train" if split == "train" else "test", complete=True)
+            )
+    return Part(rows, categories, f"coco{year}" if year else file.stem)
 
 
-def select_categories(annotations: Annotations, names: list[str]) -> Annotations:
-    for name in names:
-        if name not in annotations.categories:
-            raise UserError(f"The data has no category '{name}'; {did_you_mean(name, annotations.categories)}")
-    columns = [annotations.categories.index(name) for name in names]
-    return replace(annotations, categories=names, labels=annotations.labels[:, columns])
+def check_wanted(wanted: list[str], categories: list[str]) -> None:
+    known = {fold(name) for name in categories}
+    for name in wanted:
+        if fold(name) not in known:
+            raise UserError(f"The data has no category '{name}'; {did_you_mean(name, categories)}")

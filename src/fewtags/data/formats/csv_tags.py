@@ -7,23 +7,36 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fewtags.data.annotations import Annotations, Finding
-from fewtags.data.formats.common import Row, assemble, image_roots, only_file
-from fewtags.data.formats.options import ReadOptions
+from fewtags.data.formats.imagefolder import is_metadata
+from fewtags.data.formats.locate import image_roots
+from fewtags.data.formats.open_images import is_open_images
+from fewtags.data.formats.rows import Row, assemble
 from fewtags.data.formats.tables import (
     ABSENT_NAMES,
     CONFIDENCE_NAMES,
     SPLIT_NAMES,
     TAG_NAMES,
     Table,
+    TableOptions,
     cell_at,
     in_words,
     is_onehot,
     read_table,
     table_files,
 )
+from fewtags.data.formats.text import only_file
 from fewtags.errors import UserError
 
 SEPARATORS = (",", ";", "|")
+
+
+class CsvOptions(TableOptions):
+    tag_column: str | None = None
+    """The column with the tags. Default: found by its name, or the only column left."""
+    absent_column: str | None = None
+    """The column with the tags known not to apply. Default: the one called 'absent'."""
+    separator: str | None = None
+    """What stands between the tags in one cell. Default: looked for among comma, semicolon, bar and, last, space."""
 
 
 class Columns(NamedTuple):
@@ -34,13 +47,22 @@ class Columns(NamedTuple):
 
 
 def detects_csv(path: Path) -> bool:
-    if path.is_file():
-        return bool(table_files(path)) and not is_onehot(path)  # a broken table is ours to complain about
-    return any(is_onehot(file) is False for file in table_files(path))
+    if path.is_file():  # a broken table is ours to complain about
+        return bool(table_files(path)) and not is_onehot(path) and not has_own_reader(path)
+    return bool(tag_tables(path))
 
 
-def read_csv(path: Path, options: ReadOptions, images: Path | None) -> Annotations:
-    file = path if path.is_file() else only_file(path, [file for file in table_files(path) if is_onehot(file) is False])
+def tag_tables(path: Path) -> list[Path]:
+    return [file for file in table_files(path) if is_onehot(file) is False and not has_own_reader(file)]
+
+
+def has_own_reader(file: Path) -> bool:
+    """Tables of Open Images and of Hugging Face have a tag column too."""
+    return is_open_images(file) or is_metadata(file)
+
+
+def read_csv(path: Path, options: CsvOptions, images: Path | None) -> Annotations:
+    file = path if path.is_file() else only_file(path, tag_tables(path))
     table = read_table(file, options)
     findings: list[Finding] = []
     columns = find_columns(table, options)
@@ -54,10 +76,11 @@ def read_csv(path: Path, options: ReadOptions, images: Path | None) -> Annotatio
         name=file.stem,
         note=", ".join([table.describe(), *describe_columns(table, columns, separator)]),
         findings=findings,
+        folder=images or (path if path.is_dir() else None),
     )
 
 
-def find_columns(table: Table, options: ReadOptions) -> Columns:
+def find_columns(table: Table, options: CsvOptions) -> Columns:
     absent = table.column(options.absent_column, ABSENT_NAMES)
     confidence = table.column(None, CONFIDENCE_NAMES)
     split = table.column(options.split_column, SPLIT_NAMES)
@@ -76,7 +99,7 @@ def describe_columns(table: Table, columns: Columns, separator: str | None) -> I
         yield f"splits in {table.name(columns.split)}"
 
 
-def find_tag_column(table: Table, options: ReadOptions, taken: set[int | None]) -> int:
+def find_tag_column(table: Table, options: CsvOptions, taken: set[int | None]) -> int:
     """By its name; else the column behind the image where nothing is named, or the only one left."""
     column = table.column(options.tag_column, TAG_NAMES)
     if column is not None:

@@ -1,58 +1,35 @@
-"""Image folders whose tags are beside the images: same-name .txt files, or one folder per tag."""
+"""One folder of images per tag."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path, PurePosixPath
 
 from fewtags.data.annotations import Annotations, Finding
-from fewtags.data.formats.common import SPLIT_WORDS, Row, assemble, plural, read_text, walk_images
 from fewtags.data.formats.options import ReadOptions
+from fewtags.data.formats.rows import SPLIT_WORDS, Row, assemble
+from fewtags.data.image_files import Skipped, walk_images
 from fewtags.errors import UserError
+from fewtags.wording import plural
 
-# --- same-name .txt files ---
-
-
-def detects_sidecar(path: Path) -> bool:
-    return path.is_dir() and any(sidecar(path / image).is_file() for image in walk_images(path))
-
-
-def sidecar(image: Path) -> Path:
-    """`cat.jpg` -> `cat.txt`; where only `cat.jpg.txt` exists, that."""
-    longer = image.with_name(image.name + ".txt")
-    return longer if longer.is_file() else image.with_suffix(".txt")
-
-
-def read_sidecar(path: Path, options: ReadOptions, images: Path | None) -> Annotations:
-    rows, untagged = [], 0
-    for image in walk_images(path):
-        file = sidecar(path / image)
-        tags = read_tags(file, options.separator) if file.is_file() else set()
-        untagged += not tags
-        rows.append(Row(image, str(file), tags))
-    findings: list[Finding] = []
-    note = f"Read {path}: images with same-name .txt files, {untagged:,} without tags"
-    return assemble(
-        rows, file=path, roots=[path], options=options, name=folder_name(path), note=note, findings=findings
-    )
-
-
-def read_tags(file: Path, separator: str | None) -> set[str]:
-    text, _ = read_text(file)
-    return {tag.strip() for line in text.splitlines() for tag in line.split(separator or ",") if tag.strip()}
-
-
-# --- one folder per tag ---
+# 2019, 2019-05, 2019_05_31, 20190531, "2019-05 Rome"; and what cameras call their folders
+DATE = re.compile(r"(19|20)\d\d([-_. ]?(0?[1-9]|1[0-2])([-_. ]?([0-2]?\d|3[01]))?)?(\D.*)?")
+CAMERA = re.compile(r"DCIM|\d{3}[A-Z_]{5}|\d{3}_\d{4}|Camera( Roll)?|Import(s|ed)?", re.IGNORECASE)
 
 
 def detects_folders(path: Path) -> bool:
-    images = list(walk_images(path)) if path.is_dir() else []
-    return bool(images) and all("/" in image for image in images)
+    if not path.is_dir():
+        return False
+    images = walk_images(path)
+    first = next(images, None)
+    return first is not None and "/" in first and all("/" in image for image in images)
 
 
 def read_folders(path: Path, options: ReadOptions, images: Path | None) -> Annotations:
     """The first folder below the root is the tag; where these are train, val, test, the second one is."""
-    found = [PurePosixPath(image) for image in walk_images(path)]
+    skipped = Skipped()
+    found = [PurePosixPath(image) for image in walk_images(path, skipped)]
     below = [image for image in found if len(image.parts) > 1]
     if not below:
         raise UserError(f"{path} has no folder with images in it; 'folders' needs one folder per tag.")
@@ -68,10 +45,41 @@ def read_folders(path: Path, options: ReadOptions, images: Path | None) -> Annot
         for image in found
         if len(image.parts) == 1
     ]
+    findings += doubtful_tags(path, {tag for row in rows for tag in row.present})
     note = f"Read {path}: one folder per tag, {copies} of an image joined"
-    return assemble(
+    annotations = assemble(
         rows, file=path, roots=[path], options=options, name=folder_name(path), note=note, findings=findings
     )
+    annotations.notes.extend(finding.message for finding in findings if finding.kind == "doubtful tags")
+    annotations.notes.extend(filter(None, [skipped.sentence(path)]))
+    return annotations
+
+
+def has_tag_folders(path: Path) -> bool:
+    """Is every image in a folder, and are these called like tags?"""
+    if not detects_folders(path):
+        return False
+    names = {PurePosixPath(image).parts[0] for image in walk_images(path)}
+    return not dates_among(names)
+
+
+def dates_among(names: set[str]) -> list[str]:
+    """The names that look like dates, where most of them do; else none."""
+    dates = sorted(name for name in names if DATE.fullmatch(name) or CAMERA.fullmatch(name))
+    return dates if 2 * len(dates) > len(names) else []
+
+
+def doubtful_tags(path: Path, tags: set[str]) -> list[Finding]:
+    """A tree by years is how photos are stored, not what they show."""
+    dates = dates_among(tags)
+    if not dates:
+        return []
+    more = f" and {len(dates) - 4} more" if len(dates) > 4 else ""
+    message = (
+        f"The folders {', '.join(dates[:4])}{more} were read as tags, but they look like dates; if they are not tags, "
+        "name a file that has them (--tags), or read the keywords of the photos (--format keywords)."
+    )
+    return [Finding("doubtful tags", str(path), message)]
 
 
 def first_copies(root: Path, images: list[PurePosixPath]) -> dict[PurePosixPath, PurePosixPath]:

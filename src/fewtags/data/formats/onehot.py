@@ -13,106 +13,161 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
+from fewtags.data.aliases import fold
 from fewtags.data.annotations import Annotations, Finding
-from fewtags.data.formats.common import (
+from fewtags.data.formats.locate import Located, image_roots, locate
+from fewtags.data.formats.rows import (
     SPLIT_WORDS,
     counts,
     first_problem,
-    image_roots,
-    locate,
-    missing_image,
-    only_file,
     similar_names,
     unknown_split,
+    untagged,
 )
-from fewtags.data.formats.options import ReadOptions
 from fewtags.data.formats.tables import (
-    ONEHOT_VALUES,
+    BAD,
+    BLANK,
     SPLIT_NAMES,
     Table,
+    TableOptions,
     category_columns,
     cell_at,
+    codes,
     is_onehot,
     read_table,
     table_files,
 )
-from fewtags.errors import DataError, UserError
+from fewtags.data.formats.text import only_file
+from fewtags.data.tag_names import TagNames, tidy_columns
+from fewtags.errors import DataError, UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 
-BAD = np.inf  # unknown, but no blank: a typing mistake must not change what the zeros of a table mean
 STATES = {"absent": ABSENT, "unknown": UNKNOWN}
+
+
+class OnehotOptions(TableOptions):
+    zero: Literal["unknown", "absent"] | None = None
+    """What a 0 means. Default: see docs/reference/data-formats.md; what was chosen is always said."""
+    minus_one: Literal["absent", "unknown"] | None = None
+    """What a -1 means: 'unknown' for CheXpert's "uncertain". Default: absent, see zero."""
 
 
 def detects_onehot(path: Path) -> bool:
     return any(is_onehot(file) for file in table_files(path))
 
 
-def read_onehot(path: Path, options: ReadOptions, images: Path | None) -> Annotations:
+def read_onehot(path: Path, options: OnehotOptions, images: Path | None) -> Annotations:
     file = path if path.is_file() else only_file(path, [file for file in table_files(path) if is_onehot(file)])
     table = read_table(file, options)
     findings: list[Finding] = []
     split = table.column(options.split_column, SPLIT_NAMES)
-    columns = choose_columns(table, options, taken={table.image, split})
-    values = read_values(table, columns, findings)
+    values = codes(table)
+    columns = choose_columns(table, values, options, taken={table.image, split})
+    values = values[:, columns]
+    findings += bad_values(table, columns, values)
     zero, minus_one = meanings(values, options, file, findings)
     labels = to_labels(values, zero, minus_one, options.complete)
-    categories = [(table.header or [])[column] for column in columns]
-    findings += similar_names(categories, file)
 
-    root, found = locate([cell_at(row, table.image) for _, row in table.rows], image_roots(file, images), file)
+    names = [cell_at(row, table.image) for _, row in table.rows]
+    folder = images or (path if path.is_dir() else None)
+    outside, search = options.allow_outside, folder is not None
+    located = locate(names, image_roots(file, images), file, allow_outside=outside, search=search)
     splits = [cell_at(row, split).lower() for _, row in table.rows]
-    kept = usable_rows(table, root, found, splits, labels, findings)
+    kept = usable_rows(table, located, splits, labels, findings)
     if not kept:
         raise DataError(f"{file} has no usable image; {first_problem(findings)}")
-    notes = [f"{table.describe()}; {counts(labels[kept])}; {in_words(values, zero, minus_one, options.complete)}."]
-    notes += left_out(table, columns, {table.image, split})
-    return Annotations(
-        root,
-        [str(found[row]) for row in kept],
+    described = f"{counts(labels[kept])}; {in_words(values, zero, minus_one, options.complete)}"
+    labels, categories, tidied = tidy(labels[kept], [(table.header or [])[column] for column in columns], options, file)
+    annotations = Annotations(
+        located.root,
+        [str(located.found[row]) for row in kept],
         categories,
-        labels[kept],
+        labels,
         np.array([SPLIT_WORDS[splits[row]] for row in kept]),
         name=file.stem,
-        notes=notes,
-        findings=findings,
+        notes=[
+            f"{table.describe()}; {described}.",
+            *located.notes,
+            *left_out(table, columns, {table.image, split}),
+            *tidied.notes,
+        ],
+        findings=[*findings, *similar_names(categories, file)],
+        renamed_tags=tidied.changes,
+    )
+    return add_untagged(annotations, set(located.found), folder, options)
+
+
+def tidy(
+    labels: np.ndarray, columns: list[str], options: OnehotOptions, file: Path
+) -> tuple[np.ndarray, list[str], TagNames]:
+    """Columns that are one tag joined, by the rules for tags of any reader; in the order that was asked for."""
+    wanted = options.category_list()
+    labels, categories, names = tidy_columns(labels, columns, options.tag_rules(), wanted)
+    if not categories:
+        raise DataError(f"{file} has no tag left; {' '.join(names.notes)}")
+    for name in wanted or ():
+        if name not in categories:
+            raise UserError(f"{file} has no column for '{name}'; {did_you_mean(name, categories)}")
+    if wanted is not None:
+        labels, categories = labels[:, [categories.index(name) for name in wanted]], wanted
+    return labels, categories, names
+
+
+def add_untagged(
+    annotations: Annotations, listed: set[str | None], folder: Path | None, options: OnehotOptions
+) -> Annotations:
+    """Images of the folder that have no row, as unknown."""
+    if folder is None:
+        return annotations
+    others, words = untagged(listed, annotations.complete, annotations.root, folder, options)
+    unknown = np.zeros((len(others), len(annotations.categories)), dtype=np.int8)
+    return replace(
+        annotations,
+        images=[*annotations.images, *others],
+        labels=np.concatenate([annotations.labels, unknown]),
+        splits=np.concatenate([annotations.splits, np.full(len(others), "train")]),
+        notes=[*annotations.notes, *words],
     )
 
 
-def choose_columns(table: Table, options: ReadOptions, taken: set[int | None]) -> list[int]:
+def choose_columns(table: Table, values: np.ndarray, options: OnehotOptions, taken: set[int | None]) -> list[int]:
     if table.header is None:
         raise UserError(f"{table.file} has no header line; a one-hot table needs one that names the categories.")
     wanted = options.category_list()
-    if wanted is not None:
-        columns = [table.column(name, ()) for name in wanted]
-        return [column for column in columns if column is not None]
-    columns_found = category_columns(table, taken)
+    if wanted is not None and options.aliases is None:  # with aliases, they are not what the columns are called
+        return [column for name in wanted for column in columns_called(name, table, options.merge_case)]
+    columns_found = category_columns(table, values, taken)
     if not columns_found:
         raise UserError(f"No column of {table.file} holds 1, 0, -1 or blanks; it has {', '.join(table.header)}.")
     return columns_found
 
 
-def read_values(table: Table, columns: list[int], findings: list[Finding]) -> np.ndarray:
-    """[N, C] of 1, 0, -1, NaN for blank and BAD for anything else."""
-    values = np.full((len(table.rows), len(columns)), BAD, dtype=np.float32)
-    for number, (line, row) in enumerate(table.rows):
-        for place, column in enumerate(columns):
-            text = cell_at(row, column)
-            value = ONEHOT_VALUES.get(text.lower())
-            if value is None:
-                message = f"{table.name(column)} holds '{text}' instead of 1, 0, -1 or blank; it counts as unknown"
-                findings.append(Finding("bad value", table.where(line), message))
-            else:
-                values[number, place] = value
-    return values
+def columns_called(name: str, table: Table, merge_case: bool) -> list[int]:
+    """All columns that are this category; a UserError where there is none."""
+    first = table.column(name, ())
+    same = [column for column, other in enumerate(table.header or []) if merge_case and fold(other) == fold(name)]
+    return same or [column for column in [first] if column is not None]
 
 
-def meanings(values: np.ndarray, options: ReadOptions, file: Path, findings: list[Finding]) -> tuple[str, str]:
+def bad_values(table: Table, columns: list[int], values: np.ndarray) -> list[Finding]:
+    findings = []
+    for number, place in np.argwhere(values == BAD).tolist():
+        line, cells = table.rows[number]
+        held = f"{table.name(columns[place])} holds '{cell_at(cells, columns[place])}'"
+        message = f"{held} instead of 1, 0, -1 or blank; it counts as unknown"
+        findings.append(Finding("bad value", table.where(line), message))
+    return findings
+
+
+def meanings(values: np.ndarray, options: OnehotOptions, file: Path, findings: list[Finding]) -> tuple[str, str]:
     """What 0 and -1 mean, by the table at the top of this file; what had to be chosen becomes a finding."""
-    zeros, minus_ones, blanks = bool((values == 0).any()), bool((values == -1).any()), bool(np.isnan(values).any())
+    zeros, minus_ones, blanks = bool((values == 0).any()), bool((values == -1).any()), bool((values == BLANK).any())
     has_no = minus_ones and options.minus_one != "unknown"
     has_unknown = blanks or (minus_ones and options.minus_one == "unknown")
     zero = options.zero or ("absent" if has_unknown and not has_no else "unknown")
@@ -134,25 +189,20 @@ def to_labels(values: np.ndarray, zero: str, minus_one: str, complete: bool) -> 
     labels[values == 0] = STATES[zero]
     labels[values == -1] = STATES[minus_one]
     if complete:
-        labels[values != BAD] = ABSENT
+        labels[values != BAD] = ABSENT  # a typing mistake is no blank
     labels[values == 1] = PRESENT
     return labels
 
 
 def usable_rows(
-    table: Table,
-    root: Path,
-    found: list[str | None],
-    splits: list[str],
-    labels: np.ndarray,
-    findings: list[Finding],
+    table: Table, located: Located, splits: list[str], labels: np.ndarray, findings: list[Finding]
 ) -> list[int]:
     """Rows to keep. A second row of an image is joined to its first: present wins over absent, absent over unknown."""
     first: dict[str, int] = {}
-    for row, (line, cells) in enumerate(table.rows):
-        image, where = found[row], table.where(line)
+    for row, (line, _) in enumerate(table.rows):
+        image, where = located.found[row], table.where(line)
         if image is None:
-            findings.append(missing_image(where, cell_at(cells, table.image), root))
+            findings.append(located.missing(row, where))
         elif splits[row] not in SPLIT_WORDS:
             findings.append(unknown_split(where, splits[row]))
         elif image in first:
@@ -171,11 +221,12 @@ def in_words(values: np.ndarray, zero: str, minus_one: str, complete: bool) -> s
         meaning["0"] = "absent" if complete else zero
     if (values == -1).any():
         meaning["-1"] = "absent" if complete else minus_one
-    if np.isnan(values).any():
+    if (values == BLANK).any():
         meaning["blank"] = "absent" if complete else "unknown"
     return ", ".join(f"{value} is {state}" for value, state in meaning.items())
 
 
 def left_out(table: Table, columns: list[int], used: set[int | None]) -> list[str]:
-    others = [name for column, name in enumerate(table.header or []) if column not in {*columns, *used} and name]
+    read = used.union(columns)
+    others = [name for column, name in enumerate(table.header or []) if name and column not in read]
     return [f"Not read as tags: the columns {', '.join(others)}."] if others else []

@@ -1,17 +1,48 @@
-"""What a person can say about their dataset when looking at it is not enough."""
+"""What a person can say about their dataset when looking at it is not enough.
+
+Every layout understands ReadOptions; a reader with more to ask has a class of its own, in its own file.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Self, TypeVar
 
-from pydantic import ValidationError
+import yaml
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 
+from fewtags.data.aliases import clean, read_aliases
+from fewtags.data.tag_names import TagRules
 from fewtags.errors import UserError, did_you_mean
 from fewtags.settings import Settings
 
+Options = TypeVar("Options", bound="TypedOptions")
 
-class ReadOptions(Settings):
+
+class TypedOptions(Settings):
+    """Options given as `-o name=value`: text is turned into what the field asks for."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], who: str, elsewhere: Mapping[str, str] | None = None) -> Self:
+        """`who` takes these options ("The csv reader"); `elsewhere` says who else has an option of that name."""
+        for name in values:
+            if name not in cls.model_fields:
+                others = f" ({elsewhere[name]} has it)" if elsewhere and name in elsewhere else ""
+                raise UserError(f"{who} has no option '{name}'{others}; {did_you_mean(name, cls.model_fields)}")
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = str(first["loc"][0]) if first["loc"] else ""
+            given = repr(values.get(name)) if name in values else repr(first["input"])
+            reason = first["msg"].removeprefix("Value error, ").replace("Input should", "it should")
+            raise UserError(f"{name}={given} is not usable: {reason}.") from None
+
+
+class ReadOptions(TypedOptions):
     categories: list[str] | Path | None = None
     """The categories to use, in this order: a list, or a text file with one name per line. Default: all that occur."""
     complete: bool = False
@@ -20,56 +51,50 @@ class ReadOptions(Settings):
     """Text file of the training images, one per line. Images that no given list names are left out."""
     test_list: Path | None = None
     """Text file of the test images, one per line. Given alone, all other images are for training."""
+    aliases: Path | None = None
+    """YAML file that merges, renames, implies and excludes tags. `fewtags check --propose FILE` drafts one."""
+    min_images: int = Field(0, ge=0)
+    """Leave out tags that fewer images than this are known to have."""
+    merge_case: bool = True
+    """Read tags that differ only in upper and lower case or in blanks as one."""
 
-    delimiter: str | None = None
-    """What stands between the columns of a CSV file. Default: looked for among comma, semicolon, tab and bar."""
-    separator: str | None = None
-    """What stands between the tags in one cell. Default: looked for among comma, semicolon, bar and, last, space."""
-    image_column: str | None = None
-    """The CSV column with the image files. Default: found by its content, then by its name."""
-    tag_column: str | None = None
-    """The CSV column with the tags. Default: found by its name, or the only column left."""
-    absent_column: str | None = None
-    """The CSV column with the tags known not to apply. Default: the one called 'absent'."""
-    split_column: str | None = None
-    """The CSV column that says train, val or test. Default: the one called 'split'."""
-    zero: Literal["unknown", "absent"] | None = None
-    """What a 0 means in a one-hot CSV. Default: see docs/reference/data-formats.md; what was chosen is always said."""
-    minus_one: Literal["absent", "unknown"] | None = None
-    """What a -1 means in a one-hot CSV: 'unknown' for CheXpert's "uncertain". Default: absent, see zero."""
-
-    year: int | None = None
-    """Which VOC or COCO year to read when a folder holds several."""
-    difficult: Literal["drop", "ignore"] = "drop"
-    """A VOC category seen only in `difficult` objects is absent (drop, as in the paper) or unknown (ignore)."""
-    num_categories: int = 200
-    """Visual Genome: how many of the most frequent names are categories."""
-    test_images: int = 10_000
-    """Visual Genome: how many images are drawn for testing when no list is given."""
-    split_seed: int = 0
-    """Visual Genome: the seed of that draw."""
-
+    @field_validator("categories", mode="before")
     @classmethod
-    def parse(cls, options: dict[str, Any]) -> ReadOptions:
-        for name in options:
-            if name not in cls.model_fields:
-                raise UserError(f"Reading data has no setting '{name}'; {did_you_mean(name, cls.model_fields)}")
-        try:
-            return cls(**options)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise UserError(f"{first['loc'][0]}={first['input']!r} is not usable: {first['msg']}.") from None
+    def _list_from_text(cls, value: Any) -> Any:
+        """`[cat, dog]` as it comes from the command line."""
+        if isinstance(value, str) and value.strip().startswith("["):
+            try:
+                value = yaml.load(value, Loader=yaml.BaseLoader)
+            except yaml.YAMLError:
+                raise ValueError("it should be a list like [cat, dog]") from None
+        return [clean(str(name)) for name in value] if isinstance(value, list | tuple) else value
 
     def category_list(self) -> list[str] | None:
         if isinstance(self.categories, Path):
-            return read_lines(self.categories)
+            return [clean(line) for line in read_lines(self.categories)]
         return self.categories
+
+    def tag_rules(self) -> TagRules:
+        """How tags are named. Rare ones are dropped only where nobody listed the categories to use."""
+        rules: dict[str, Any] = {"merge_case": self.merge_case}
+        if self.aliases is not None:
+            rules["aliases"] = read_aliases(self.aliases)
+        return TagRules(**rules, min_images=self.min_images if self.categories is None else 0)
+
+
+class LabelFileOptions(ReadOptions):
+    """For layouts in which a file names the images."""
+
+    keep_untagged: bool | None = None
+    """Keep images of the folder that the file does not list, as unknown. Default: yes, unless lists are complete."""
+    allow_outside: bool = False
+    """Accept image paths that lead out of the data folder (`../x.jpg`, or absolute ones)."""
 
 
 def read_lines(file: Path) -> list[str]:
     """The lines of a text file that are not blank."""
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"{file} should be a text file with one name per line; it cannot be read ({error}).") from None
     return [line.strip() for line in lines if line.strip()]

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
-from fewtags.data.formats.common import files_with_suffix, is_image, read_text
-from fewtags.data.formats.options import ReadOptions
+import numpy as np
+
+from fewtags.data.csv_cells import unprotected
+from fewtags.data.formats.options import LabelFileOptions
+from fewtags.data.formats.text import files_with_suffix, read_text
+from fewtags.data.image_files import is_image
 from fewtags.errors import DataError, UserError, did_you_mean
 
+TAG_TABLE = "selected_tags.csv"  # of booru sets: about tags, not about images
 TABLE_SUFFIXES = (".csv", ".tsv", ".psv")
 DELIMITERS = (",", ";", "\t", "|")
 DELIMITER_WORDS = {"\t": "tabs", " ": "spaces"}
@@ -30,13 +35,26 @@ ABSENT_NAMES = ("absent", "absent_tags", "negative", "negatives")
 CONFIDENCE_NAMES = ("confidence",)  # Open Images: 1 verified present, 0 verified absent
 SPLIT_NAMES = ("split", "subset", "partition")
 BLANKS = ("", "nan", "na", "n/a", "null", "none", "?")
-ONEHOT_VALUES = {
-    **dict.fromkeys(("1", "1.0", "true"), 1.0),
-    **dict.fromkeys(("0", "0.0", "false"), 0.0),
-    **dict.fromkeys(("-1", "-1.0"), -1.0),
-    **dict.fromkeys(BLANKS, math.nan),
+BLANK, BAD = 2, 3  # codes of cells that are not 1, 0 or -1
+CODES = {
+    **dict.fromkeys(("1", "1.0", "true"), 1),
+    **dict.fromkeys(("0", "0.0", "false"), 0),
+    **dict.fromkeys(("-1", "-1.0"), -1),
+    **dict.fromkeys(BLANKS, BLANK),
 }
+LONGEST_VALUE = 8  # characters of a cell that may be a value
 NUM_SAMPLED = 200  # lines looked at to find the delimiter and to tell one layout from another
+CELLS_SAMPLED = 200_000
+BYTES_SAMPLED = 4_000_000
+
+
+class TableOptions(LabelFileOptions):
+    delimiter: str | None = None
+    """What stands between the columns. Default: looked for among comma, semicolon, tab and bar."""
+    image_column: str | None = None
+    """The column with the image files. Default: found by its content, then by its name."""
+    split_column: str | None = None
+    """The column that says train, val or test. Default: the one called 'split'."""
 
 
 @dataclass
@@ -48,14 +66,19 @@ class Table:
     image: int  # the image column
     encoding: str  # words about it, when it is not UTF-8
 
+    @property
+    def width(self) -> int:
+        return max((len(row) for _, row in self.rows), default=len(self.header or []))
+
     def name(self, column: int) -> str:
-        return f"'{self.header[column]}'" if self.header else f"column {column + 1}"
+        named = self.header is not None and column < len(self.header)
+        return f"'{self.header[column]}'" if self.header and named else f"column {column + 1}"
 
     def where(self, line: int) -> str:
         return f"{self.file}:{line}"
 
-    def cells(self, column: int) -> list[str]:
-        return [row[column].strip() for _, row in self.rows if column < len(row)]
+    def cells(self, column: int, most: int | None = None) -> list[str]:
+        return [row[column].strip() for _, row in self.rows[:most] if column < len(row)]
 
     def column(self, wanted: str | None, names: tuple[str, ...]) -> int | None:
         """The column a person named, or the first with one of the usual names; None when there is none."""
@@ -73,7 +96,7 @@ class Table:
 
 
 def cell_at(cells: list[str], column: int | None) -> str:
-    return cells[column].strip() if column is not None and column < len(cells) else ""
+    return unprotected(cells[column].strip()) if column is not None and column < len(cells) else ""
 
 
 def in_words(delimiter: str) -> str:
@@ -82,36 +105,61 @@ def in_words(delimiter: str) -> str:
 
 def table_files(path: Path) -> list[Path]:
     suffixes = (*TABLE_SUFFIXES, ".txt") if path.is_file() else TABLE_SUFFIXES
-    return files_with_suffix(path, suffixes)
+    return [file for file in files_with_suffix(path, suffixes) if path.is_file() or file.name != TAG_TABLE]
 
 
 def is_onehot(file: Path) -> bool | None:
     """One column per category (True) or a tag column (False)? None when the file is not a table about images."""
+    state = file.stat()
+    return _is_onehot(file, state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=64)
+def _is_onehot(file: Path, changed: int, size: int) -> bool | None:
+    """Several readers ask this about the same file; it is sampled again only if it changed."""
     try:
-        table = read_table(file, ReadOptions(), sample=True)
+        table = read_table(file, TableOptions(), sample=True)
     except UserError:
         return None
     if table.column(None, TAG_NAMES) is not None:
         return False
     taken = {table.image, table.column(None, SPLIT_NAMES)}
-    columns = category_columns(table, taken)
-    others = [name for column, name in enumerate(table.header or []) if name and column not in {*columns, *taken}]
-    return len(columns) > 1 or (len(columns) == 1 and not others)  # beside words, one column of 0 and 1 is a remark
+    columns = category_columns(table, codes(table), taken)
+    others = set(range(len(table.header or []))).difference(columns, taken)
+    named_others = [column for column in others if (table.header or [])[column]]
+    return len(columns) > 1 or (len(columns) == 1 and not named_others)  # beside words, one such column is a remark
 
 
-def category_columns(table: Table, taken: set[int | None]) -> list[int]:
+def codes(table: Table) -> np.ndarray:
+    """[N, width] int8: 1, 0 and -1 as they are, BLANK, and BAD for any other cell. A short row ends in blanks."""
+    code_of = _Codes(CODES)
+    values = np.full((len(table.rows), max(table.width, len(table.header or []))), BLANK, dtype=np.int8)
+    for number, (_, cells) in enumerate(table.rows):
+        values[number, : len(cells)] = np.fromiter(map(code_of.__getitem__, cells), np.int8, len(cells))
+    return values
+
+
+class _Codes(dict[str, int]):
+    """Code of a cell as it is written; short cells are remembered."""
+
+    def __missing__(self, cell: str) -> int:
+        code = CODES.get(cell.strip().lower(), BAD)
+        if len(cell) <= LONGEST_VALUE:
+            self[cell] = code
+        return code
+
+
+def category_columns(table: Table, values: np.ndarray, taken: set[int | None]) -> list[int]:
     """The named columns that hold one-hot values; one that is blank throughout is a category nobody looked at."""
-    columns = []
-    for column, name in enumerate(table.header or []):
-        filled = [cell for cell in table.cells(column) if cell.lower() not in BLANKS]
-        valid = sum(cell.lower() in ONEHOT_VALUES for cell in filled)
-        if name and column not in taken and (2 * valid > len(filled) or not filled):
-            columns.append(column)
-    return columns
+    filled = (values != BLANK).sum(0)
+    valid = filled - (values == BAD).sum(0)
+    holds = (2 * valid > filled) | (filled == 0)
+    names = table.header or []
+    return [column for column, name in enumerate(names) if name and column not in taken and holds[column]]
 
 
-def read_table(file: Path, options: ReadOptions, *, sample: bool = False) -> Table:
-    text, encoding = read_text(file)
+def read_table(file: Path, options: TableOptions, *, sample: bool = False) -> Table:
+    text, encoding = read_text(file, BYTES_SAMPLED if sample else None)
     lines = list(io.StringIO(text, newline=""))
     if options.delimiter is not None and len(options.delimiter) != 1:
         raise UserError(f"delimiter={options.delimiter!r} should be one character.")
@@ -132,11 +180,14 @@ def read_table(file: Path, options: ReadOptions, *, sample: bool = False) -> Tab
 
 def parse(lines: list[str], delimiter: str, file: Path) -> Iterator[tuple[int, list[str]]]:
     """Line number and cells of every row that is not blank."""
-    reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+    try:
+        reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+    except (TypeError, ValueError):
+        raise UserError(f"delimiter={delimiter!r} cannot stand between columns.") from None
     first_line = 1
     try:
         for cells in reader:
-            if any(cell.strip() for cell in cells):
+            if any(cell and not cell.isspace() for cell in cells):
                 yield first_line, cells
             first_line = reader.line_num + 1
     except csv.Error as error:
@@ -147,9 +198,15 @@ def parse(lines: list[str], delimiter: str, file: Path) -> Iterator[tuple[int, l
 
 def sniff_delimiter(lines: list[str], file: Path) -> str:
     """The delimiter under which cells look like image files or column names, and rows have the same length."""
+    looked_at, size = [], 0
+    for line in lines[:NUM_SAMPLED]:
+        looked_at.append(line)
+        size += len(line)
+        if size > CELLS_SAMPLED and len(looked_at) > 2:
+            break
 
     def score(delimiter: str) -> tuple[int, int]:
-        rows = [cells for _, cells in parse(lines[:NUM_SAMPLED], delimiter, file)]
+        rows = [cells for _, cells in parse(looked_at, delimiter, file)]
         width, count = Counter(map(len, rows)).most_common(1)[0] if rows else (1, 0)
         recognised = sum(is_image(cell.strip()) or cell.strip().lower() in IMAGE_NAMES for row in rows for cell in row)
         return recognised * any(len(row) > 1 for row in rows), count * (width > 1)
@@ -157,12 +214,13 @@ def sniff_delimiter(lines: list[str], file: Path) -> str:
     return max(DELIMITERS, key=score)  # the first of equals: a comma
 
 
-def find_image_column(table: Table, options: ReadOptions) -> int:
+def find_image_column(table: Table, options: TableOptions) -> int:
     """By name if a person said so; else among the columns of image files, else among all, the usual name."""
     if options.image_column is not None:
         return table.column(options.image_column, ()) or 0
-    width = max((len(row) for _, row in table.rows), default=len(table.header or []))
-    holding = [column for column in range(width) if holds_images(table.cells(column))]
+    width = table.width
+    rows = max(10, CELLS_SAMPLED // max(width, 1))
+    holding = [column for column in range(width) if holds_images(table.cells(column, rows))]
     header = [name.lower() for name in table.header or []]
     named = [header.index(name) for name in IMAGE_NAMES if name in header]
     choices = [column for column in named if column in holding] or holding or named

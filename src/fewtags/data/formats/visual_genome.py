@@ -7,19 +7,32 @@ import posixpath
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 from fewtags.data.annotations import Annotations, Finding
-from fewtags.data.formats.common import ImageFolder, counts, missing_image, read_head
+from fewtags.data.formats.locate import ImageFolder, missing_image
 from fewtags.data.formats.options import ReadOptions
+from fewtags.data.formats.rows import Row, counts, label_rows
+from fewtags.data.formats.text import read_head, whole_number
+from fewtags.data.tag_names import tidy_rows
 from fewtags.errors import DataError, UserError
-from fewtags.labels import ABSENT, PRESENT
 
 IMAGE_FOLDERS = ("VG_100K", "VG_100K_2", "images/VG_100K", "images/VG_100K_2", "images", "")
 CHUNK = 1 << 22  # objects.json has 400 MB: it is read in pieces of this many characters
+
+
+class VisualGenomeOptions(ReadOptions):
+    num_categories: int = Field(200, ge=1)
+    """How many of the most frequent names are categories."""
+    test_images: int = Field(10_000, ge=0)
+    """How many images are drawn for testing when no list is given."""
+    split_seed: int = Field(0, ge=0)
+    """The seed of that draw."""
 
 
 def detects_visual_genome(path: Path) -> bool:
@@ -29,37 +42,39 @@ def detects_visual_genome(path: Path) -> bool:
     return head.startswith("[") and '"objects"' in head
 
 
-def read_visual_genome(path: Path, options: ReadOptions, images: Path | None) -> Annotations:
+def read_visual_genome(path: Path, options: VisualGenomeOptions, images: Path | None) -> Annotations:
     file = path / "objects.json" if path.is_dir() else path
     root = images or file.parent
     findings: list[Finding] = []
     names_of = existing_images(file, root, dict(sorted(read_objects(file, findings))), findings)
-    frequency = Counter(name for names in names_of.values() for name in names)
-    categories = options.category_list() or most_frequent(frequency, options.num_categories)
-    column = {name: c for c, name in enumerate(categories)}
-    labels = np.full((len(names_of), len(categories)), ABSENT, dtype=np.int8)
-    for row, names in enumerate(names_of.values()):
-        labels[row, [column[name] for name in names if name in column]] = PRESENT
-    return Annotations(
+    rows = [Row(image, str(file), names, complete=True) for image, names in names_of.items()]
+    wanted = options.category_list()
+    names = tidy_rows(rows, options.tag_rules(), wanted)
+    frequency = Counter(name for row in rows for name in row.present)
+    categories = wanted or most_frequent(frequency, options.num_categories)
+    annotations = label_rows(
+        rows,
         root,
-        list(names_of),
-        categories,
-        labels,
-        draw_test_split(len(names_of), options),
+        source=file,
+        options=options.model_copy(update={"aliases": None, "min_images": 0}),  # applied above
         name=f"vg{len(categories)}",
-        findings=findings,
-        notes=[
+        describe=lambda labels: (
             f"Read {file} as Visual Genome: {counts(labels)}, of {len(frequency):,} object names; "
             "an object that is not listed counts as absent, although Visual Genome does not list everything."
-        ],
+        ),
+        findings=findings,
+        categories=categories,
+        report_others=False,
+        notes=names.notes,
     )
+    return replace(annotations, splits=draw_test_split(len(rows), options), renamed_tags=names.changes)
 
 
 def read_objects(file: Path, findings: list[Finding]) -> Iterator[tuple[int, set[str]]]:
     """Each image's id and its object names, in lower case and without outer blanks."""
     for number, item in enumerate(stream_array(file)):
         try:
-            key = int(item["image_id"] if "image_id" in item else item["id"])
+            key = whole_number(item["image_id"] if "image_id" in item else item["id"])
             names = {sys.intern(str(name).strip().lower()) for thing in item["objects"] for name in thing["names"]}
         except (KeyError, TypeError, ValueError):
             message = f"entry {number} has no image_id or no objects with names; it was left out"
@@ -76,7 +91,7 @@ def stream_array(file: Path) -> Iterator[Any]:
         if not text.startswith("["):
             raise DataError(f"{file} should be a JSON list of images with their objects; it does not begin with '['.")
         text = text[1:]
-        position = 0
+        position, wanted = 0, CHUNK
         while True:
             while position < len(text) and text[position] in " \t\r\n,":
                 position += 1
@@ -84,11 +99,13 @@ def stream_array(file: Path) -> Iterator[Any]:
                 return
             try:
                 item, position = decoder.raw_decode(text, position)
-            except (json.JSONDecodeError, RecursionError):
-                more = stream.read(CHUNK)
+                wanted = CHUNK
+            except (ValueError, RecursionError):
+                more = stream.read(wanted)
                 if not more:
                     raise DataError(f"{file} is cut off or is not valid JSON near its end.") from None
                 text, position = text[position:] + more, 0
+                wanted = 2 * len(text)  # a long item is tried again a few times, not once for each piece
                 continue
             yield item
 
@@ -115,7 +132,7 @@ def most_frequent(frequency: Counter[str], number: int) -> list[str]:
     return [name for name, _ in sorted(frequency.items(), key=lambda entry: (-entry[1], entry[0]))[:number]]
 
 
-def draw_test_split(num_images: int, options: ReadOptions) -> np.ndarray:
+def draw_test_split(num_images: int, options: VisualGenomeOptions) -> np.ndarray:
     """`test_images` images, drawn without replacement from those sorted by id. Given lists replace this later."""
     splits = np.full(num_images, "train")
     if options.train_list is None and options.test_list is None:

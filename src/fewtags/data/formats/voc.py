@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from xml.etree import ElementTree
+from typing import Literal
 
 import numpy as np
 
 from fewtags.data.annotations import Annotations, Finding
-from fewtags.data.formats.common import ImageFolder, counts, missing_image
+from fewtags.data.formats.locate import ImageFolder, missing_image
 from fewtags.data.formats.options import ReadOptions, read_lines
+from fewtags.data.formats.rows import Row, counts, label_rows, merge
+from fewtags.data.xml import MalformedXml, parse_xml
 from fewtags.errors import DataError, UserError
-from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 
 VOC_CATEGORIES = [
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow",
     "diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 ]  # fmt: skip
+
+
+class VocOptions(ReadOptions):
+    year: int | None = None
+    """Which year to read when a folder holds several."""
+    difficult: Literal["drop", "ignore"] = "drop"
+    """A category seen only in `difficult` objects is absent (drop, as in the paper) or unknown (ignore)."""
 
 
 def detects_voc(path: Path) -> bool:
@@ -30,12 +38,9 @@ def years(path: Path) -> list[Path]:
     return [folder for folder in folders if (folder / "Annotations").is_dir() and (folder / "ImageSets/Main").is_dir()]
 
 
-def read_voc(path: Path, options: ReadOptions, images: Path | None) -> Annotations:
+def read_voc(path: Path, options: VocOptions, images: Path | None) -> Annotations:
     folder = choose_year(path, options.year)
     root = images or folder / "JPEGImages"
-    categories = options.category_list() or VOC_CATEGORIES
-    column = {name: c for c, name in enumerate(categories)}
-    only_difficult = ABSENT if options.difficult == "drop" else UNKNOWN
     findings: list[Finding] = []
     image_folder, xml_folder = ImageFolder(root), folder / "Annotations"
     rows = []
@@ -45,19 +50,20 @@ def read_voc(path: Path, options: ReadOptions, images: Path | None) -> Annotatio
         if image is None:
             findings.append(missing_image(str(file), name, root))
         elif (seen := read_xml(file, findings)) is not None:
-            rows.append((image, split, label_row(seen, column, only_difficult, file, findings)))
+            clear = {thing for thing, is_clear in seen.items() if is_clear}
+            ignored = set(seen) - clear if options.difficult == "ignore" else set()
+            rows.append(Row(image, str(file), clear, set(seen) - clear - ignored, ignored, split, complete=True))
     if not rows:
         raise DataError(f"{folder} lists no image that has both its image file and its XML file.")
-    labels = np.stack([labels for _, _, labels in rows])
-    return Annotations(
+    return label_rows(
+        merge(rows, findings),
         root,
-        [image for image, _, _ in rows],
-        list(categories),
-        labels,
-        np.array([split for _, split, _ in rows]),
+        source=folder,
+        options=options,
         name=folder.resolve().name.lower(),
-        notes=[describe(folder, labels, options)],
+        describe=lambda labels: describe(folder, labels, options),
         findings=findings,
+        categories=VOC_CATEGORIES,
     )
 
 
@@ -89,13 +95,16 @@ def listed_images(folder: Path) -> Iterator[tuple[str, str]]:
 def read_xml(file: Path, findings: list[Finding]) -> dict[str, bool] | None:
     """Object name -> is one of them not `difficult`? None, with a finding, when the file cannot be read."""
     try:
-        objects = ElementTree.parse(file).getroot().findall("object")
+        objects = parse_xml(file.read_bytes()).findall("object")
     except FileNotFoundError:
         findings.append(Finding("missing annotation", str(file), "the XML file does not exist; the image was left out"))
         return None
-    except ElementTree.ParseError as error:
-        message = f"the XML cannot be parsed ({error}); the image was left out"
-        findings.append(Finding("malformed file", f"{file}:{error.position[0]}", message))
+    except (OSError, ValueError) as error:  # a folder of that name; half a character or a NUL in the name
+        findings.append(Finding("malformed file", str(file), f"cannot be read ({error}); the image was left out"))
+        return None
+    except MalformedXml as error:
+        where = f"{file}:{error.line}" if error.line else str(file)
+        findings.append(Finding("malformed file", where, f"the XML cannot be parsed ({error}); the image was left out"))
         return None
     seen: dict[str, bool] = {}
     for thing in objects:
@@ -104,20 +113,7 @@ def read_xml(file: Path, findings: list[Finding]) -> dict[str, bool] | None:
     return seen
 
 
-def label_row(
-    seen: dict[str, bool], column: dict[str, int], only_difficult: int, file: Path, findings: list[Finding]
-) -> np.ndarray:
-    labels = np.full(len(column), ABSENT, dtype=np.int8)
-    for name, clear in seen.items():
-        if name in column:
-            labels[column[name]] = PRESENT if clear else only_difficult
-        else:
-            message = f"'{name}' is not among the {len(column)} categories; it was left out"
-            findings.append(Finding("unknown category", str(file), message))
-    return labels
-
-
-def describe(folder: Path, labels: np.ndarray, options: ReadOptions) -> str:
+def describe(folder: Path, labels: np.ndarray, options: VocOptions) -> str:
     meaning = "absent" if options.difficult == "drop" else "unknown, and left out of the evaluation"
     return (
         f"Read {folder} as Pascal VOC: {counts(labels)}; labels are complete; "

@@ -1,0 +1,176 @@
+"""What a person wrote down about their tags: which are one tag, which imply others, which do not count.
+
+merge:                      # all of these are called dog
+  dog: [dogs, doggo, Hund]
+rename:
+  tvmonitor: television
+implies:                    # whoever has puppy has these too; "puppy => dog, animal" is understood as well
+  puppy: [dog, animal]
+exclude: [untagged, to do]
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fewtags.errors import UserError, did_you_mean
+
+SECTIONS = ("merge", "rename", "implies", "exclude")
+LARGEST = 10_000_000  # bytes; nobody edits more by hand
+
+
+def clean(tag: str) -> str:
+    """A tag as it is shown: composed characters, single blanks, nothing that cannot be printed or stored."""
+    tag = unicodedata.normalize("NFC", tag)
+    if not tag.isprintable():
+        tag = "".join(character if character.isprintable() else " " for character in tag)
+    return " ".join(tag.split())
+
+
+def fold(tag: str) -> str:
+    """Equal for tags that differ only in upper and lower case or in blanks."""
+    return clean(tag).casefold()
+
+
+@dataclass(frozen=True)
+class Aliases:
+    """Keys are folded names, so that the file need not repeat a tag's upper and lower case."""
+
+    renamed: dict[str, str] = field(default_factory=dict)  # folded old name -> new name
+    implied: dict[str, set[str]] = field(default_factory=dict)  # folded name -> all it implies, also indirectly
+    excluded: set[str] = field(default_factory=set)
+    file: str = ""
+
+    def final(self, tag: str) -> str | None:
+        """What a tag is called in the end; None if it is excluded."""
+        name = self.renamed.get(fold(tag), tag)
+        return None if fold(tag) in self.excluded or fold(name) in self.excluded else name
+
+    def implied_by(self, tag: str) -> set[str]:
+        return self.implied.get(fold(tag), set())
+
+    @property
+    def spellings(self) -> dict[str, str]:
+        """Folded name -> the name as the file writes it, for the names that it gives."""
+        names = [*self.renamed.values(), *(name for names in self.implied.values() for name in names)]
+        return {fold(name): name for name in names}
+
+
+def read_aliases(file: Path) -> Aliases:
+    content = load_yaml(file)
+    for section in content:
+        if section not in SECTIONS:
+            raise UserError(f"{file} has no use for '{section}'; {did_you_mean(str(section), SECTIONS)}")
+    renamed: dict[str, str] = {}
+    for section, old, new in _renames(content, file):
+        if renamed.setdefault(fold(old), new) != new:
+            raise UserError(f"{file}: {section} gives '{old}' two names, '{renamed[fold(old)]}' and '{new}'.")
+    renamed = {old: _end_of_chain(old, renamed, file) for old in renamed}
+    implied: dict[str, set[str]] = {}
+    for tag, others in _implications(content.get("implies"), file):
+        name = renamed.get(fold(tag), tag)
+        implied.setdefault(fold(name), set()).update(renamed.get(fold(other), clean(other)) for other in others)
+    excluded = {fold(tag) for tag in _names(content.get("exclude") or [], file, "exclude")}
+    return Aliases(renamed, {tag: _closure(tag, implied) for tag in implied}, excluded, str(file))
+
+
+def load_yaml(file: Path) -> dict[str, Any]:
+    try:
+        if file.stat().st_size > LARGEST:
+            raise UserError(f"{file} has more than {LARGEST // 1_000_000} MB; a file of aliases is written by hand.")
+        content = yaml.load(file.read_text(encoding="utf-8-sig"), Loader=_NoAnchors)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read as a file of aliases: {_one_line(error)}.") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{file}:{mark.line + 1}" if mark else str(file)
+        raise UserError(f"{where} is not valid YAML: {getattr(error, 'problem', None) or _one_line(error)}.") from None
+    if not content:
+        return {}
+    if not isinstance(content, dict):
+        raise UserError(f"{file} should hold the sections {', '.join(SECTIONS)}; it holds a {type(content).__name__}.")
+    return content
+
+
+class _NoAnchors(yaml.BaseLoader):
+    """YAML whose values are all text (2019, yes and no are tags) and without `*a`, which can unfold to gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            event = self.peek_event()
+            raise yaml.YAMLError(f"*{event.anchor} in line {event.start_mark.line + 1} is not supported here")
+        return super().compose_node(parent, index)
+
+
+def _renames(content: Mapping[str, Any], file: Path) -> Iterator[tuple[str, str, str]]:
+    """(section, old name, new name) of `merge` and `rename`."""
+    for new, olds in _mapping(content.get("merge"), file, "merge"):
+        for old in _names(olds, file, "merge"):
+            yield "merge", old, clean(new)
+    for old, new in _mapping(content.get("rename"), file, "rename"):
+        names = _names(new, file, "rename")
+        if len(names) != 1:
+            raise UserError(f"{file}: rename gives '{old}' {len(names)} names; it takes one.")
+        yield "rename", old, clean(names[0])
+
+
+def _implications(section: Any, file: Path) -> Iterator[tuple[str, list[str]]]:
+    if isinstance(section, list):
+        for line in _names(section, file, "implies"):
+            tag, arrow, others = line.partition("=>")
+            if not arrow:
+                raise UserError(f"{file}: implies has the line '{line}'; write it as: puppy => dog, animal")
+            yield clean(tag), [clean(other) for other in others.split(",") if clean(other)]
+    else:
+        for tag, others in _mapping(section, file, "implies"):
+            yield tag, _names(others, file, "implies")
+
+
+def _mapping(section: Any, file: Path, name: str) -> Iterator[tuple[str, Any]]:
+    if not section:
+        return
+    if not isinstance(section, dict):
+        raise UserError(f"{file}: {name} should be lines of `tag: other tags`; it is a {type(section).__name__}.")
+    for key, value in section.items():
+        yield _names([key], file, name)[0], value
+
+
+def _names(value: Any, file: Path, section: str) -> list[str]:
+    """A list of names, or one name."""
+    names = value if isinstance(value, list) else [value]
+    for name in names:
+        if not isinstance(name, str) or not clean(name):
+            raise UserError(f"{file}: {section} holds {name!r} where a tag should be.")
+    return [clean(name) for name in names]
+
+
+def _end_of_chain(old: str, renamed: Mapping[str, str], file: Path) -> str:
+    """a -> b and b -> c is a -> c."""
+    seen, name = {old}, renamed[old]
+    while fold(name) in renamed and renamed[fold(name)] != name:
+        if fold(name) in seen:
+            raise UserError(f"{file} renames '{name}' in a circle.")
+        seen.add(fold(name))
+        name = renamed[fold(name)]
+    return name
+
+
+def _closure(tag: str, implied: Mapping[str, set[str]]) -> set[str]:
+    found: dict[str, str] = {}
+    waiting = list(implied[tag])
+    while waiting:
+        name = waiting.pop()
+        if fold(name) not in found and fold(name) != tag:
+            found[fold(name)] = name
+            waiting += implied.get(fold(name), ())
+    return set(found.values())
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

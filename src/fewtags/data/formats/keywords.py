@@ -1,0 +1,125 @@
+"""Keywords in and beside photos: embedded XMP, IPTC and Windows keywords, and .xmp sidecars."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from fewtags.data.aliases import fold
+from fewtags.data.annotations import Annotations, Finding
+from fewtags.data.formats.folders import folder_name, has_tag_folders
+from fewtags.data.formats.options import ReadOptions
+from fewtags.data.formats.rows import Row, assemble
+from fewtags.data.image_files import Skipped, walk_images
+from fewtags.data.photo_keywords import BadKeywords, embedded_keywords, read_sidecar, sidecars
+from fewtags.data.xmp import Hierarchy, Keywords
+from fewtags.errors import DataError, UserError
+from fewtags.wording import plural
+
+NUM_SAMPLED = 200  # photos opened to find out whether there are keywords
+NUM_LISTED = 50_000  # of so many
+ENOUGH = 0.2  # of the sampled photos have keywords: then folder names are not the tags
+READERS = 8  # threads
+
+
+class KeywordOptions(ReadOptions):
+    hierarchy: Hierarchy = "all"
+    """What "animal|dog" becomes: both tags (all), or dog alone (leaf)."""
+    where: Literal["both", "embedded", "sidecar"] = "both"
+    """Read keywords in the photos, in .xmp files beside them, or both."""
+    predicted: bool = False
+    """Read also the keywords that `fewtags predict --write xmp` wrote, as if a person had."""
+
+
+@dataclass
+class Found:
+    """The keywords of one photo, and what went wrong."""
+
+    keywords: Keywords = field(default_factory=Keywords)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def detects_keywords(path: Path) -> bool:
+    """Opens a sample of the photos and of the .xmp files, not all."""
+    if not path.is_dir():
+        return False
+    images = list(islice(walk_images(path), NUM_LISTED))
+    photos = spread(images, NUM_SAMPLED)
+    tagged = sum(bool(read_photo(path / image, "embedded").keywords) for image in photos)
+    if photos and tagged >= ENOUGH * len(photos):
+        return True
+    beside = spread([image for image in images if sidecars(path / image)], NUM_SAMPLED) if has_xmp(path) else []
+    tagged += sum(bool(read_photo(path / image, "sidecar").keywords) for image in beside)
+    return tagged > 0 and not has_tag_folders(path)
+
+
+def spread(items: Sequence[str], most: int) -> list[str]:
+    """At most so many, evenly over all of them."""
+    step = -(-len(items) // most) or 1
+    return list(items[::step])
+
+
+def has_xmp(path: Path) -> bool:
+    return any(name.lower().endswith(".xmp") for _, _, files in os.walk(path) for name in files)
+
+
+def read_keywords(path: Path, options: KeywordOptions, images: Path | None) -> Annotations:
+    if not path.is_dir():
+        raise UserError(f"{path} should be a folder of photos with keywords; it is a file.")
+    skipped = Skipped()
+    names = list(walk_images(path, skipped))
+    if not names:
+        raise DataError(f"{path} holds no photos that can be read. {skipped.sentence(path)}".rstrip())
+    with ThreadPoolExecutor(READERS) as pool:
+        photos = list(pool.map(lambda name: read_photo(path / name, options.where), names))
+    findings = [finding for photo in photos for finding in photo.findings]
+    rows, left_out = [], 0
+    for name, photo in zip(names, photos, strict=True):
+        tags = photo.keywords.tags(options.hierarchy)
+        own = set() if options.predicted else {fold(tag) for tag in photo.keywords.predicted}
+        kept = {tag for tag in tags if fold(tag) not in own}
+        left_out += len(tags) - len(kept)
+        denied = set() if options.predicted else set(photo.keywords.rejected)
+        rows.append(Row(name, str(path / name), kept, denied, listed=bool(tags)))
+    if not any(row.present for row in rows):
+        raise DataError(f"None of the {len(rows):,} photos in {path} has a keyword. {no_keywords(findings)}".rstrip())
+    untagged, denials = sum(not row.present for row in rows), sum(len(row.absent) for row in rows)
+    note = f"Read {path}: keywords in and beside the photos, {untagged:,} without; folder names are not read as tags"
+    annotations = assemble(
+        rows, file=path, roots=[path], options=options, name=folder_name(path), note=note, findings=findings
+    )
+    if left_out:
+        words = plural(left_out, "keyword")
+        annotations.notes.append(f"{words} that fewtags itself had written left out (predicted=true reads them).")
+    if denials:
+        annotations.notes.append(f"{plural(denials, 'keyword')} that fewtags had written and a person removed: absent.")
+    annotations.notes.extend(filter(None, [skipped.sentence(path)]))
+    return annotations
+
+
+def no_keywords(findings: list[Finding]) -> str:
+    return f"The first problem is {findings[0]}." if findings else ""
+
+
+def read_photo(path: Path, where: str) -> Found:
+    found = Found()
+    if where != "sidecar":
+        try:
+            found.keywords.add(embedded_keywords(path))
+        except BadKeywords as error:
+            found.findings.append(unreadable(path, error))
+    for file in sidecars(path) if where != "embedded" else ():
+        try:
+            found.keywords.add(read_sidecar(file))
+        except BadKeywords as error:
+            found.findings.append(unreadable(file, error))
+    return found
+
+
+def unreadable(file: Path, error: BadKeywords) -> Finding:
+    return Finding("unreadable keywords", str(file), f"{error}; the photo is kept without them")

@@ -1,0 +1,79 @@
+"""Text and JSON files of any origin: decoded, or refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from fewtags.errors import DataError, UserError
+
+HEAD = 65_536  # bytes looked at to tell one layout from another
+
+
+def read_bytes(file: Path, most: int | None = None) -> bytes:
+    try:
+        with file.open("rb") as stream:
+            return stream.read() if most is None else stream.read(most) + stream.readline()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror}.") from None
+
+
+def read_text(file: Path, most: int | None = None) -> tuple[str, str]:
+    """A text file's content whatever its encoding, and words about the encoding when it is not UTF-8.
+
+    With `most`, whole lines of about so many bytes from its beginning.
+    """
+    data = read_bytes(file, most)
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return data.decode("utf-16", errors="replace"), "decoded as UTF-16"
+    if b"\0" in data[:4096]:
+        raise UserError(f"{file} should be a text file; it holds binary data.")
+    try:
+        return data.decode("utf-8-sig"), ""
+    except UnicodeDecodeError:
+        return data.decode("latin-1"), "decoded as Latin-1, as it is not UTF-8"
+
+
+def read_head(file: Path, num_bytes: int = HEAD) -> str:
+    """The first bytes as text, '' when they cannot be read: detection never fails."""
+    try:
+        with file.open("rb") as stream:
+            return stream.read(num_bytes).decode("utf-8", errors="replace").lstrip("\ufeff \t\r\n")
+    except OSError:
+        return ""
+
+
+def load_json(file: Path, what: str) -> Any:
+    """`what` the file should be, for the sentence about one that is not."""
+    try:
+        return json.loads(read_bytes(file))
+    except (ValueError, RecursionError, MemoryError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{file} should be {what}, but it cannot be read as JSON: {reason}.") from None
+
+
+def whole_number(value: Any) -> int:
+    """An id as files write it (7, "7", 7.0). Raises ValueError for anything else, so that 1e999 and null are no ids."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{value!r} is not a whole number")
+    try:
+        number = int(value)
+    except OverflowError:
+        raise ValueError(f"{value!r} is not a whole number") from None
+    if isinstance(value, float) and number != value:
+        raise ValueError(f"{value!r} is not a whole number")
+    return number
+
+
+def files_with_suffix(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """The file itself, or the files directly in a folder, that have one of the suffixes."""
+    files = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
+    return [f for f in files if f.suffix.lower() in suffixes and not f.name.startswith(".") and f.is_file()]
+
+
+def only_file(path: Path, files: list[Path]) -> Path:
+    if len(files) == 1:
+        return files[0]
+    found = f"{len(files)} label files ({', '.join(file.name for file in files)})" if files else "no label file"
+    raise UserError(f"{path} holds {found}; name the one to read as the tags.")

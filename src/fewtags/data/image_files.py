@@ -1,0 +1,98 @@
+"""Which files of a folder are photos: those that can be opened, and those that are photos but cannot be (RAW, HEIC)."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".jfif", ".ppm")
+HEIF_SUFFIXES = (".heic", ".heif", ".hif")
+RAW_SUFFIXES = (
+    ".cr2", ".cr3", ".crw", ".nef", ".nrw", ".arw", ".srf", ".sr2", ".dng", ".raf", ".orf", ".rw2", ".pef", ".srw",
+    ".x3f", ".iiq", ".3fr", ".erf", ".kdc", ".mrw", ".raw",
+)  # fmt: skip
+HEIC, RAW, UNNAMEABLE = "HEIC", "RAW", "unnameable"
+REMEDIES = {
+    HEIC: "{} (pip install 'fewtags[heic]' to read them)",
+    RAW: "{} (export them as JPEG to use them)",
+    UNNAMEABLE: "{} whose name is not valid Unicode (rename them to use them)",
+}
+
+
+@functools.cache
+def heif_is_installed() -> bool:
+    return importlib.util.find_spec("pillow_heif") is not None
+
+
+def is_image(name: str) -> bool:
+    """By its suffix, can this file be opened? HEIC only where the extra `heic` is installed."""
+    lower = name.lower()
+    return lower.endswith(IMAGE_SUFFIXES) or (lower.endswith(HEIF_SUFFIXES) and heif_is_installed())
+
+
+def unsupported_kind(name: str) -> str | None:
+    """HEIC or RAW for a photo that cannot be opened; None for every other file."""
+    lower = name.lower()
+    if lower.endswith(RAW_SUFFIXES):
+        return RAW
+    return HEIC if lower.endswith(HEIF_SUFFIXES) and not heif_is_installed() else None
+
+
+def unsupported_reason(kind: str) -> str:
+    """Why a photo of this kind cannot be used and what to do, to stand behind its name."""
+    if kind == HEIC:
+        return "is a HEIC photo, which needs an extra: pip install 'fewtags[heic]'"
+    return "is a RAW photo, which fewtags does not develop; export it as JPEG"
+
+
+@dataclass
+class Skipped:
+    """Photos that were passed over, by kind."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+
+    def sentence(self, folder: Path) -> str:
+        """'' where nothing was passed over."""
+        parts = [REMEDIES[kind].format(_photos(kind, count)) for kind, count in sorted(self.kinds.items())]
+        return f"Skipped in {folder}: {' and '.join(parts)}." if parts else ""
+
+
+def _photos(kind: str, count: int) -> str:
+    noun = "photo" if count == 1 else "photos"
+    return f"{count:,} {noun}" if kind == UNNAMEABLE else f"{count:,} {kind} {noun}"
+
+
+def walk_images(root: Path, skipped: Skipped | None = None) -> Iterator[str]:
+    """Image files below a folder, relative to it, in a stable order; hidden files and folders are left out.
+
+    Photos that cannot be opened are counted in `skipped`.
+    """
+    skipped = skipped or Skipped()
+    for folder, subfolders, files in os.walk(root):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        relative = Path(folder).relative_to(root)
+        for name in sorted(files):
+            if name.startswith("."):
+                continue
+            if is_image(name):
+                path = (relative / name).as_posix()
+                if _has_valid_name(path):
+                    yield path
+                else:
+                    skipped.kinds[UNNAMEABLE] += 1
+            elif (kind := unsupported_kind(name)) is not None:
+                skipped.kinds[kind] += 1
+
+
+def _has_valid_name(path: str) -> bool:
+    """Names that are not valid text (lone surrogates in Python) can be neither printed nor written to a label file."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

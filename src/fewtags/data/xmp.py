@@ -1,0 +1,100 @@
+"""Keywords in XMP packets: where photo programs write them, and how to read them all.
+
+    dc:subject                      flat list; Lightroom, digiKam, Bridge, Windows, exiftool
+    lr:hierarchicalSubject          "animal|dog"; Lightroom, darktable, Capture One
+    digiKam:TagsList                "animal/dog"; digiKam, Immich
+    MicrosoftPhoto:LastKeywordXMP   "animal/dog"; Windows
+    mediapro:CatalogSets            "animal|dog"; Media Pro
+
+Programs differ in which of these they read, so what is written goes to the first three (`fewtags.data.writers.xmp`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+from xml.etree.ElementTree import Element
+
+from fewtags.data.aliases import clean, fold
+from fewtags.data.xml import MalformedXml, parse_xml
+
+RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
+DC = "http://purl.org/dc/elements/1.1/"
+LIGHTROOM = "http://ns.adobe.com/lightroom/1.0/"
+DIGIKAM = "http://www.digikam.org/ns/1.0/"
+MICROSOFT = "http://ns.microsoft.com/photo/1.0/"
+MEDIA_PRO = "http://ns.iview-multimedia.com/mediapro/1.0/"
+FEWTAGS = "urn:fewtags:xmp:1#"  # what fewtags itself remembers in a sidecar
+
+HIERARCHIES = (  # namespace, property, what stands between the levels
+    (LIGHTROOM, "hierarchicalSubject", "|"),
+    (DIGIKAM, "TagsList", "/"),
+    (MICROSOFT, "LastKeywordXMP", "/"),
+    (MEDIA_PRO, "CatalogSets", "|"),
+)
+INTERNAL = ("darktable", "_digikam_internal_tags_")  # first levels of what programs note for themselves
+Hierarchy = Literal["all", "leaf"]
+
+
+@dataclass
+class Keywords:
+    """What one photo is tagged with."""
+
+    flat: list[str] = field(default_factory=list)
+    paths: list[tuple[str, ...]] = field(default_factory=list)  # from the top level down
+    predicted: list[str] = field(default_factory=list)  # what fewtags wrote
+    rejected: list[str] = field(default_factory=list)  # what it wrote and a person took out again
+
+    def add(self, other: Keywords) -> None:
+        self.flat += other.flat
+        self.paths += other.paths
+        self.predicted += other.predicted
+        self.rejected += other.rejected
+
+    def tags(self, hierarchy: Hierarchy = "all") -> set[str]:
+        """Each keyword once. A path gives all its levels, or its last; a flat keyword may be a path as well."""
+        paths = [*self.paths, *(split_path(keyword, "|") for keyword in self.flat)]
+        paths = [path for path in paths if path and path[0].casefold() not in INTERNAL]
+        if hierarchy == "all":
+            return {level for path in paths for level in path}
+        above = {fold(level) for path in paths for level in path[:-1]}
+        return {path[-1] for path in paths if fold(path[-1]) not in above}
+
+    def __bool__(self) -> bool:
+        return bool(self.flat or self.paths)
+
+
+def split_path(text: str, separator: str) -> tuple[str, ...]:
+    return tuple(level for level in map(clean, text.split(separator)) if level)
+
+
+def read_packet(packet: bytes) -> Keywords:
+    """The keywords of an XMP packet or sidecar file. Raises MalformedXml."""
+    if packet[:2] not in (b"\xff\xfe", b"\xfe\xff"):  # half of UTF-16 is such bytes
+        packet = packet.strip(b"\0 \t\r\n")  # padding
+    root = parse_xml(packet)
+    if not any(True for _ in root.iter(f"{{{RDF}}}RDF")):
+        raise MalformedXml("it is XML, but no XMP: there is no rdf:RDF in it")
+    keywords = Keywords([clean(text) for text in values(root, DC, "subject") if clean(text)])
+    for namespace, name, separator in HIERARCHIES:
+        keywords.paths += filter(None, (split_path(text, separator) for text in values(root, namespace, name)))
+    present = {fold(tag) for tag in keywords.tags()}
+    for text in map(clean, values(root, FEWTAGS, "Predicted")):
+        (keywords.predicted if fold(text) in present else keywords.rejected).append(text)
+    rejected = map(clean, values(root, FEWTAGS, "Rejected"))
+    keywords.rejected += [text for text in rejected if fold(text) not in present]
+    return keywords
+
+
+def values(root: Element, namespace: str, name: str) -> Iterator[str]:
+    """The items of a property, whether it is a list, a single text or an attribute."""
+    tag = f"{{{namespace}}}{name}"
+    for description in root.iter(f"{{{RDF}}}Description"):
+        if tag in description.attrib:
+            yield description.attrib[tag]
+    for element in root.iter(tag):
+        items = list(element.iter(f"{{{RDF}}}li"))
+        yield from ("".join(item.itertext()) for item in items)
+        if not items and (element.text or "").strip():
+            yield element.text or ""
