@@ -1,0 +1,26 @@
+"""`fewtags check`: what was understood of a dataset, everything that is wrong with it, and tags that may be one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fewtags.data.audit import Audit, audit
+from fewtags.data.formats import read_annotations
+from fewtags.data.proposals import propose_merges, write_proposals
+from fewtags.progress import progress_bar
+
+
+def check_data(
+    data: Path, tags: Path | None, format: str, options: dict[str, Any], propose: Path | None = None
+) -> tuple[Audit, str]:
+    """The audit of a dataset, and a sentence about the file of proposed merges, if one was asked for."""
+    annotations = read_annotations(data, tags=tags, format=format, **options)
+    wrote = ""
+    if propose is not None:
+        counts = dict(zip(annotations.categories, annotations.known_positives.tolist(), strict=True))
+        proposals = propose_merges(counts)
+        write_proposals(proposals, propose)
+        wrote = f"{len(proposals)} merges of tags proposed in {propose}; edit it, then give it as --aliases."
+    with progress_bar("Reading images", len(annotations)) as bar:
+        return audit(annotations, progress=bar.step), wrote
