@@ -67,7 +67,10 @@ ARGUMENTS = {
     "reader option without value": (["check", ".", "-o", "zero"], ["--option zero", "name=value"]),
     "reader option not YAML": (["check", ".", "-o", "zero=[absent"], ["zero", "[absent"]),
     "unknown reader option": (["check", ".", "-o", "zeros=absent"], ["'zeros'", "did you mean 'zero'"]),
-    "reader option of wrong value": (["check", ".", "-o", "zero=no"], ["zero=", "'unknown' or 'absent'"]),
+    "reader option of wrong value": (
+        ["check", ".", "--format", "onehot", "-o", "zero=no"],
+        ["zero=", "'unknown' or 'absent'"],
+    ),
     "unknown format": (["check", ".", "--format", "cocoa"], ["no data format 'cocoa'", "did you mean 'coco'"]),
     "run folder missing": (["evaluate", "no-such-run"], ["no-such-run", "no trained model"]),
     "resume nothing": (["train", "--resume", "no-such-run"], ["no-such-run", "not a run folder"]),

@@ -25,11 +25,21 @@ app = typer.Typer(
 )
 
 Tags = Annotated[Path | None, typer.Option(help="File with the tags, if DATA is a plain folder of images.")]
-Format = Annotated[str, typer.Option(help="Layout: auto, voc, coco, vg, csv, onehot, jsonl, sidecar or folders.")]
+Format = Annotated[
+    str,
+    typer.Option(
+        help="Layout: auto, voc, coco, vg, openimages, csv, onehot, jsonl, imagefolder, labelstudio, fiftyone, booru, "
+        "sidecar, keywords or folders."
+    ),
+]
 Option = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", help="Option of the reader, for example -o zero=absent."),
 ]
+Aliases = Annotated[
+    Path | None, typer.Option(help="YAML file that merges, renames, implies and excludes tags; see check --propose.")
+]
+MinImages = Annotated[int | None, typer.Option(min=0, help="Leave out tags that fewer images than this have.")]
 Moved = Annotated[Path | None, typer.Option("--data", help="Where the run's own images are now, if they were moved.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while working.")]
@@ -114,20 +124,23 @@ def check(
     tags: Tags = None,
     format: Format = "auto",
     option: Option = None,
+    aliases: Aliases = None,
+    min_images: MinImages = None,
+    propose: Annotated[
+        Path | None, typer.Option(help="Write tags that may be one (plurals, typos) to this file, to edit as aliases.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Audit a dataset before training: every unreadable, missing or doubled image, odd labels, counts per category.
 
     Ends with exit code 3 when training would fail.
     """
-    from fewtags.data.audit import audit
-    from fewtags.data.formats import read_annotations
-    from fewtags.progress import progress_bar
+    from fewtags.commands.check import check_data
 
-    annotations = read_annotations(data, tags=tags, format=format, **_reader_options(option))
-    with progress_bar("Reading images", len(annotations)) as bar:
-        result = audit(annotations, progress=bar.step)
+    result, wrote = check_data(data, tags, format, _reader_options(option, aliases, min_images), propose)
     print(result.to_json() if json else result.render())
+    if wrote:
+        print(wrote, file=sys.stderr)
     if result.fatal:
         raise typer.Exit(3)
 
@@ -141,6 +154,8 @@ def train(
     tags: Tags = None,
     format: Format = "auto",
     option: Option = None,
+    aliases: Aliases = None,
+    min_images: MinImages = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -175,7 +190,8 @@ def train(
 
     how = {"quiet": quiet, "tensorboard": tensorboard}
     shortcuts = {
-        "data.tags": tags, "data.format": None if format == "auto" else format, "data.options": _reader_options(option),
+        "data.tags": tags, "data.format": None if format == "auto" else format,
+        "data.options": _reader_options(option, aliases, min_images),
         "data.known": known, "method.name": method, "method.profile": profile, "model.backbone": backbone,
         "model.weights": weights, "train.epochs": epochs, "train.device": device, "seed": seed,
     }  # fmt: skip
@@ -480,16 +496,24 @@ def doctor() -> None:
     print(describe_installation())
 
 
-def _reader_options(pairs: list[str] | None) -> dict[str, Any]:
-    import yaml
-
-    options = {}
+def _reader_options(
+    pairs: list[str] | None, aliases: Path | None = None, min_images: int | None = None
+) -> dict[str, Any]:
+    """`-o name=value` as text, lists apart: the reader's own options say what each value has to be."""
+    options: dict[str, Any] = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")
         if not equals:
             raise UserError(f"--option {pair} should be name=value, for example -o zero=absent.")
-        try:
-            options[name] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise UserError(f"--option {pair}: the value is not valid YAML; put it in quotation marks.") from None
-    return options
+        options[name.strip()] = _as_list(pair, value) if value.startswith("[") else value
+    options |= {"aliases": str(aliases)} if aliases is not None else {}
+    return options | ({"min_images": min_images} if min_images is not None else {})
+
+
+def _as_list(pair: str, value: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.load(value, Loader=yaml.BaseLoader)
+    except yaml.YAMLError:
+        raise UserError(f"--option {pair}: the value is not a list like [cat, dog].") from None

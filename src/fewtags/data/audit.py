@@ -8,7 +8,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +17,11 @@ from PIL import Image
 
 from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.images import BadImage, open_image
+from fewtags.data.proposals import propose_merges
 from fewtags.labels import ABSENT, PRESENT, SPLITS, UNKNOWN
 from fewtags.wording import plural
 
+SHOWN = 40  # findings of one kind that are printed
 SMALLEST, LONGEST = 32, 8  # notes below 32 pixels a side, and beyond 8 times as long as wide
 PLAIN_MODES = {"L", "RGB"}  # other modes are converted, which is worth a note
 
@@ -43,6 +45,7 @@ class Audit:
     unknown: dict[str, float]  # split -> share of its labels that are unknown
     readable: np.ndarray  # [N] bool
     findings: list[Finding]
+    notes: list[str] = field(default_factory=list)  # what the reader understood
 
     @property
     def fatal(self) -> bool:
@@ -50,15 +53,18 @@ class Audit:
         return any(finding.fatal for finding in self.findings)
 
     def render(self) -> str:
-        """Every finding under its kind with its file, then the counts, and the verdict as the last line."""
-        lines = []
+        """What was understood, findings under their kind with their files, the counts; the verdict is the last line."""
+        lines = [*self.notes, ""] if self.notes else []
         for kind, findings in _by_kind(self.findings).items():
-            lines += [f"{kind} ({len(findings):,})", *(f"  {finding}" for finding in findings), ""]
+            lines += [f"{kind} ({len(findings):,})", *(f"  {finding}" for finding in findings[:SHOWN])]
+            more = len(findings) - SHOWN
+            lines += [f"  and {more:,} more; --json lists all", ""] if more > 0 else [""]
         return "\n".join([*lines, *self._counts(), "", self._verdict()])
 
     def to_json(self) -> str:
         content = {
             "name": self.name,
+            "notes": self.notes,
             "fatal": self.fatal,
             "num_images": self.num_images,
             "num_readable": int(self.readable.sum()),
@@ -85,7 +91,9 @@ class Audit:
         if fatal:
             return "Training would fail: " + " ".join(finding.message for finding in fatal)
         found = f"{plural(len(self.findings), 'finding')} above" if self.findings else "nothing found"
-        return f"Training can start; {found}."
+        similar = any(finding.kind == "similar tags" for finding in self.findings)
+        hint = " `--propose aliases.yaml` writes the similar tags to a file to edit." if similar else ""
+        return f"Training can start; {found}.{hint}"
 
 
 def audit(annotations: Annotations, workers: int | None = None, progress: Callable[[], object] | None = None) -> Audit:
@@ -113,8 +121,10 @@ def audit(annotations: Annotations, workers: int | None = None, progress: Callab
             *_partial_evaluation_labels(annotations),
             *_rare_categories(usable),
             *_images_without_tags(annotations),
+            *_similar_tags(usable),
             *_odd_pictures(annotations, pictures),
         ],
+        notes=list(annotations.notes),
     )
 
 
@@ -220,6 +230,12 @@ def _rare_categories(usable: Annotations) -> Iterator[Finding]:
             )
         elif count == 1:
             yield Finding("category with one positive", category, "only one training image is known to have it.")
+
+
+def _similar_tags(usable: Annotations) -> Iterator[Finding]:
+    counts = dict(zip(usable.categories, usable.known_positives.tolist(), strict=True))
+    for proposal in propose_merges(counts):
+        yield Finding("similar tags", proposal.drop, f"{proposal}.")
 
 
 def _images_without_tags(annotations: Annotations) -> Iterator[Finding]:
