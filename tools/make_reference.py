@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from fewtags.cli import app
 from fewtags.config import RunConfig
-from fewtags.data.formats.options import ReadOptions
+from fewtags.data.formats import FORMATS, Format, ReadOptions
 from fewtags.methods import METHODS, Method, objective_class
 from fewtags.models.heads import HEADS, head_class
 from fewtags.settings import Settings
@@ -124,7 +124,9 @@ def settings_page() -> str:
         kind = RunConfig.model_fields[group].annotation
         parts.append(f"## `{group}`\n\n{settings_table(kind, group)}")
     parts.append(f"### `data.options`\n\nOptions of the readers ([Data formats](data-formats.md)); "
-                 f"`-o name=value` for short.\n\n{settings_table(ReadOptions, 'data.options')}")  # fmt: skip
+                 f"`-o name=value` for short. Every reader has these:\n\n"
+                 f"{settings_table(ReadOptions, 'data.options')}")  # fmt: skip
+    parts += [reader_section(format) for format in FORMATS.values() if format.options is not ReadOptions]
     parts.append("## `head`\n\nWhat turns a feature map into one logit per category. `head.name` chooses another than "
                  "the method's own.")  # fmt: skip
     parts += [f"### Head `{name}`\n\n{settings_table(head_class(name).Config, 'head')}" for name in HEADS]
@@ -132,6 +134,13 @@ def settings_page() -> str:
                  "`--profile NAME` its profile.")  # fmt: skip
     parts += [method_section(method) for method in METHODS.values()]
     return "\n\n".join(parts) + "\n"
+
+
+def reader_section(format: Format) -> str:
+    """What a reader has beyond the options of all."""
+    own = [name for name in format.options.model_fields if name not in ReadOptions.model_fields]
+    rows = [row for row in settings_rows(format.options, "data.options", {}) if row.split("`")[1].split(".")[-1] in own]
+    return "\n".join([f"#### Format `{format.name}`\n", "| setting | default | |", "|---|---|---|", *rows])
 
 
 def method_section(method: Method) -> str:

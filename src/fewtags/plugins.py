@@ -5,6 +5,9 @@ second-opinion = "my_package:SECOND_OPINION"        # a fewtags.extend.Method
 
 [project.entry-points."fewtags.heads"]
 mine = "my_package.heads:MyHead"                    # a class below fewtags.extend.Head
+
+[project.entry-points."fewtags.formats"]
+photo-db = "my_package.photo_db:FORMAT"             # a fewtags.data.formats.Format
 """
 
 from __future__ import annotations

@@ -8,16 +8,15 @@ name the row under the entry point group `fewtags.formats`.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
+from fewtags import plugins
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats.booru import BooruOptions, detects_booru, read_booru
 from fewtags.data.formats.coco import CocoOptions, detects_coco, read_coco
@@ -90,16 +89,9 @@ def register_format(format: Format) -> None:
 
 @cache
 def _load_plugins() -> None:
-    """Rows of other packages. One that cannot be imported is told and does not stop the others."""
-    for entry in entry_points(group="fewtags.formats"):
-        try:
-            format = entry.load()
-            if not isinstance(format, Format):
-                raise TypeError(f"it is a {type(format).__name__}, not a Format")
-        except Exception as error:
-            warnings.warn(f"The data format '{entry.name}' of {entry.value} was not loaded: {error}.", stacklevel=2)
-        else:
-            FORMATS.setdefault(format.name, format)
+    """Rows of other packages."""
+    for format in plugins.loaded("fewtags.formats", Format):
+        FORMATS.setdefault(format.name, format)
 
 
 def all_formats() -> dict[str, Format]:
