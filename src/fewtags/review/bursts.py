@@ -6,23 +6,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-NEARLY_THE_SAME = 0.96  # cosine of standardised features: about 0 for two unrelated images, 1 for two copies
+NEARLY_THE_SAME = 0.9  # cosine of standardised features: about 0 for two unrelated images, 1 for two copies
+NEARER = 4  # and so many times nearer than an image's nearest neighbour usually is: a weak backbone sees all alike
 _PROJECTIONS = 96  # candidates are found with so many numbers an image, and then compared in full
 _ROUNDS = 3
 _ROWS_AT_ONCE = 8192
 _MOST_IN_A_CELL = 4096
 
 
-def burst_leaders(unit_features: Tensor, similarity: float = NEARLY_THE_SAME, seed: int = 0) -> Tensor:
+def burst_leaders(unit_features: Tensor, similarity: float | None = None, seed: int = 0) -> Tensor:
     """[N] for every image the first image of its burst; an image that is alone leads itself.
 
-    Every image of a burst is that similar to its leader, so bursts do not grow into chains. Comparing all pairs of
-    100,000 images would take minutes: images are compared within cells around random images only, in several rounds
-    with other cells, so a pair is missed only where every round parts it.
+    Without `similarity` it is what NEARLY_THE_SAME and NEARER say. Every image of a burst is that similar to its
+    leader, so bursts do not grow into chains. Comparing all pairs of 100,000 images would take minutes: images are
+    compared within cells around random images only, in several rounds with other cells, so a pair is missed only where
+    every round parts it.
     """
     generator = torch.Generator().manual_seed(seed)
     look = _Standardised(unit_features)
     short = look.projected(generator)
+    if similarity is None:
+        similarity = max(NEARLY_THE_SAME, 1 - (1 - _usual_similarity(look, generator)) / NEARER)
     leaders = torch.arange(len(unit_features))
     for _ in range(_ROUNDS):
         for cell in _cells(short, generator):
@@ -46,6 +50,17 @@ class _Standardised:
         random = torch.randn(self.features.shape[1], _PROJECTIONS, generator=generator)
         blocks = torch.arange(len(self.features)).split(_ROWS_AT_ONCE)
         return F.normalize(torch.cat([self[rows] @ random for rows in blocks]), dim=1)
+
+
+def _usual_similarity(look: _Standardised, generator: torch.Generator) -> float:
+    """Of an image and its nearest neighbour: the median over some images, among no more than 10,000."""
+    rows = torch.randperm(len(look.features), generator=generator)[:10_000]
+    if len(rows) < 2:
+        return 0.0
+    directions = look[rows]
+    similarity = directions[:300] @ directions.T
+    similarity.fill_diagonal_(-1)
+    return float(similarity.max(1).values.median())
 
 
 def _cells(short: Tensor, generator: torch.Generator) -> list[Tensor]:

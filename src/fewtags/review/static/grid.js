@@ -88,6 +88,7 @@ export class Grid extends EventTarget {
   draw(anew = false) {
     if (!this.queue || !this.element.isConnected || !this.element.clientWidth) return;
     const place = this.focused;
+    const had = this.hasFocus; // a tile that is made anew loses it
     if (anew) {
       for (const row of this.rowElements.values()) row.remove();
       this.rowElements.clear();
@@ -107,6 +108,7 @@ export class Grid extends EventTarget {
     this.queue.want(from * this.columns, to * this.columns + 2 * screen).then(() => this.preload(to * this.columns, screen));
     this.focused = Math.min(place, Math.max(this.queue.length - 1, 0));
     this.markFocus();
+    if (had && !this.hasFocus) this.tiles.get(this.focused)?.focus({ preventScroll: true });
   }
 
   dropRow(row, element) {
@@ -131,7 +133,6 @@ export class Grid extends EventTarget {
       const tile = this.tile(place, stack);
       if (old) old.replaceWith(tile);
       else element.append(tile);
-      if (old?.contains(document.activeElement) || (place === this.focused && this.hadFocus)) tile.focus();
       this.tiles.set(place, tile);
     }
     for (let place = end; place < (row + 1) * this.columns; place++) {
@@ -227,7 +228,7 @@ export class Grid extends EventTarget {
 
   // --- focus and selection ---
 
-  get hadFocus() {
+  get hasFocus() {
     return this.element.contains(document.activeElement);
   }
 

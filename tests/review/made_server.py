@@ -1,0 +1,107 @@
+"""Serves the review page of made images, in a thread of the tests or in a process of its own that can be killed.
+
+    python made_server.py FOLDER [NUMBER] [--port PORT]      prints the address
+
+Images 3, 50 and 51 are nearly the same. Everything is kept in FOLDER, so that it can be started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import torch
+import uvicorn
+from made_review import made_data, save_pictures
+
+from fewtags.review.guard import Address
+from fewtags.review.pictures import Pictures
+from fewtags.review.server import make_app
+from fewtags.review.session import ReviewSession
+from fewtags.review.store import DecisionStore, decisions_file
+
+
+def made_session(folder: Path, number: int) -> tuple[ReviewSession, Pictures]:
+    annotations, features = made_data(number, root=folder / "photos")
+    rng = np.random.default_rng(5)
+    for copy in (50, 51):
+        noise = 0.002 * torch.from_numpy(rng.normal(size=features.shape[1])).float()
+        features[copy] = torch.nn.functional.normalize(features[3] + noise, dim=0)
+    annotations.labels[[3, 50, 51]] = 0
+    if not annotations.root.exists():
+        save_pictures(annotations)
+    pictures = Pictures(annotations, folder / "thumbnails")
+    store = DecisionStore(decisions_file(folder))
+    session = ReviewSession(
+        annotations, features, store, run="made", reviewer="ann", content_hash=pictures.content_hash
+    )
+    return session, pictures
+
+
+class Served:
+    """What a test has to know of a server."""
+
+    def __init__(self, folder: Path, url: str):
+        self.folder, self.url = folder, url
+        self.token = url.rpartition("=")[2]
+        self.origin = url.partition("/?")[0]
+        self.port = self.origin.rpartition(":")[2]
+
+    @property
+    def store(self) -> DecisionStore:
+        """Opened anew, as another program would."""
+        return DecisionStore(decisions_file(self.folder), read_only=True)
+
+
+class ThreadServer(Served):
+    def __init__(self, folder: Path, number: int = 120, *, port: int = 0, read_only: bool = False):
+        session, pictures = made_session(folder, number)
+        listening = socket.create_server(("127.0.0.1", port))
+        address = Address("127.0.0.1", listening.getsockname()[1])
+        token = secrets.token_urlsafe(24)
+        about = {"run": "made", "folder": "made", "method": "instant", "reviewer": "ann"}
+        app = make_app(session, pictures, None, about=about, address=address, token=token, read_only=read_only)
+        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listening]}, daemon=True)
+        self.thread.start()
+        super().__init__(folder, f"{address.origin}/?token={token}")
+
+    def stop(self) -> None:
+        self.server.should_exit = self.server.force_exit = True
+        self.thread.join(timeout=10)
+
+
+class ProcessServer(Served):
+    def __init__(self, folder: Path, *options: str):
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, str(folder), *options], stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        url = self.process.stdout.readline().strip()  # waits until it is ready
+        assert url, "the server did not start"
+        super().__init__(folder, url)
+
+    def stop(self) -> None:
+        self.process.kill()  # SIGKILL
+        self.process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("number", type=int, nargs="?", default=120)
+    parser.add_argument("--port", type=int, default=0)
+    options = parser.parse_args()
+    served = ThreadServer(options.folder, options.number, port=options.port)
+    print(served.url, flush=True)
+    served.thread.join()
+
+
+if __name__ == "__main__":
+    main()
