@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 
+from conftest import TinyConfig
+from fewtags.data.annotations import Annotations
+from fewtags.data.prepare import split_data
+from fewtags.engine.prediction import predict_files
 from fewtags.engine.thresholds import choose_thresholds, f1_thresholds, known_positive_thresholds
+from fewtags.engine.training import train
+from fewtags.models.discriminant import expected_f1_thresholds
+from fewtags.models.saved import SavedModel, load_model
 
 
 def f1(probabilities: np.ndarray, truth: np.ndarray, threshold: float) -> float:
@@ -76,3 +87,87 @@ def test_partial_labels_are_never_measured_by_f1():
     np.testing.assert_array_equal(
         choose_thresholds(probabilities, complete), f1_thresholds(probabilities, complete == 1)
     )
+
+
+def test_calibrated_probabilities_say_which_f1_to_expect():
+    """Against drawing the labels from the probabilities many times."""
+    rng = np.random.default_rng(0)
+    probabilities = rng.beta(0.4, 0.8, (80, 2)).astype(np.float32)
+    chosen = choose_thresholds(probabilities, np.zeros((80, 2)), calibrated=True)
+    for c in range(2):
+        truths = rng.random((800, 80)) < probabilities[:, c]
+        mean = [np.mean([f1(probabilities[:, c], truth, t) for truth in truths]) for t in probabilities[:, c]]
+        reached = np.mean([f1(probabilities[:, c], truth, chosen[c]) for truth in truths])
+        assert reached > max(mean) - 0.005
+
+
+# --- of a run ---
+
+
+def fitted(method: str, patches: Annotations, folder: Path, *settings: str) -> SavedModel:
+    config = TinyConfig.make(f"method={method}", "train.epochs=3", "train.lr=3e-3", *settings)
+    train(config, folder, data=split_data(patches, config.data, config.seed), quiet=True)
+    return load_model(folder)
+
+
+def probabilities_of(saved: SavedModel, part: Annotations) -> np.ndarray:
+    files = [part.path(row) for row in range(len(part))]
+    return np.stack([prediction.probabilities for prediction in predict_files(saved, files)])
+
+
+def partly_known(patches: Annotations, split: str) -> Annotations:
+    """Every other label of a split is forgotten."""
+    labels = patches.labels.copy()
+    labels[np.ix_(patches.splits == split, np.arange(labels.shape[1]))] *= np.array([1, 0, 1], dtype=np.int8)
+    return replace(patches, labels=labels)
+
+
+def test_a_trained_model_has_thresholds_of_its_own_not_of_its_start(patches, tmp_path):
+    """caldnr without held-out images: by the F1 that its probabilities promise on the training images."""
+    saved = fitted("caldnr", patches, tmp_path / "run")
+    train_part = patches.split("train")
+    expected = expected_f1_thresholds(torch.from_numpy(probabilities_of(saved, train_part)))
+    np.testing.assert_allclose(saved.thresholds, expected, atol=1e-4)
+    at_start = saved.classifier.head.discriminant.thresholds.numpy()
+    assert np.abs(saved.thresholds - at_start).max() > 1e-3
+
+
+def test_held_out_images_come_before_training_images(patches, tmp_path):
+    val = replace(patches, splits=np.where(patches.splits == "test", "val", patches.splits))
+    saved = fitted("caldnr", partly_known(val, "val"), tmp_path / "run", "data.known=null")
+    expected = expected_f1_thresholds(torch.from_numpy(probabilities_of(saved, val.split("val"))))
+    np.testing.assert_allclose(saved.thresholds, expected, atol=1e-4)
+
+
+def test_completely_labelled_held_out_images_choose_by_f1(patches, tmp_path):
+    val = replace(patches, splits=np.where(patches.splits == "test", "val", patches.splits))
+    saved = fitted("caldnr", val, tmp_path / "run")
+    held_out = val.split("val")
+    expected = f1_thresholds(probabilities_of(saved, held_out), held_out.labels == 1)
+    np.testing.assert_allclose(saved.thresholds, expected, atol=1e-4)
+
+
+def test_probabilities_of_being_known_are_halved_at_the_known_positives(patches, tmp_path):
+    """`an` learns unknown as absent: its probabilities are too low to be cut at one half."""
+    saved = fitted("an", patches, tmp_path / "run", "input.augment=false")
+    config = TinyConfig.make()
+    observed = split_data(patches, config.data, 0).train
+    expected = known_positive_thresholds(probabilities_of(saved, observed), observed.labels)
+    np.testing.assert_allclose(saved.thresholds, expected, atol=1e-4)
+
+
+def test_the_test_set_has_no_say(patches, tmp_path):
+    """Other test images and labels leave the thresholds as they are."""
+    order = np.concatenate([np.arange(36), np.arange(36)[:12]])  # training images in the place of the test images
+    other = replace(
+        patches,
+        images=[patches.images[row] for row in order],
+        labels=np.concatenate([patches.labels[:36], -patches.labels[:12]]),
+    )
+    one, two = (fitted("caldnr", data, tmp_path / name) for name, data in (("a", patches), ("b", other)))
+    np.testing.assert_array_equal(one.thresholds, two.thresholds)
+
+
+def test_instant_keeps_what_it_chose_by_left_out_images(patches, tmp_path):
+    saved = fitted("instant", patches, tmp_path / "run")
+    np.testing.assert_allclose(saved.thresholds, saved.classifier.head.discriminant.thresholds, atol=1e-5)

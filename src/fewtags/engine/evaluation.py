@@ -65,6 +65,36 @@ def predict(
     return _assemble(torch.cat(logits), torch.cat(index), broken, shape)
 
 
+@torch.inference_mode()
+def predict_some(
+    model: nn.Module,
+    batches: Batches,
+    most: int,
+    device: torch.device,
+    autocast: Callable[[], AbstractContextManager] = nullcontext,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities [M, C] and labels [M, C] of the readable images in the first batches: about `most`, or all."""
+    was_training = model.training
+    model.eval()
+    rows: list[tuple[Tensor, Tensor]] = []
+    seen = 0
+    for loaded in batches.epoch():
+        count = 0
+        if loaded.batch is not None:
+            batch = loaded.batch.to(device)
+            with autocast():
+                rows.append((model(batch.images).logits.float().sigmoid(), batch.labels))
+            count = len(batch.index)
+        seen += int(distributed.sum_across_ranks(torch.tensor(count)))  # all processes stop at the same batch
+        if seen >= most:
+            break
+    model.train(was_training)
+    if not rows:
+        raise DataError("Not a single training image could be read.")
+    probabilities, labels = (distributed.gather_rows(torch.cat(part)) for part in zip(*rows, strict=True))
+    return probabilities.cpu().numpy(), labels.cpu().numpy()
+
+
 def _assemble(logits: Tensor, index: Tensor, broken: dict[int, str], shape: tuple[int, int]) -> Predictions:
     logits = distributed.gather_rows(logits)
     rows = distributed.gather_rows(index).cpu().numpy()

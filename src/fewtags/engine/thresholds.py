@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
+
+from fewtags.labels import PRESENT, UNKNOWN
+from fewtags.models.discriminant import expected_f1_thresholds
 
 
-def choose_thresholds(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """[C] thresholds from held-out images: by F1 where their labels are complete, else from the known positives alone.
+def choose_thresholds(probabilities: np.ndarray, labels: np.ndarray, *, calibrated: bool = False) -> np.ndarray:
+    """[C] thresholds of best F1: as measured where all labels are known, else as expected.
 
-    Without known absences F1 cannot be measured. But if which positives are known is chance, a classifier that was
-    trained with unknown as absent gives c * P(present), with c its mean output on positives (Elkan and Noto, KDD
-    2008), and c / 2 is where P(present) is one half.
+    Without known absences F1 cannot be measured. Probabilities that are `calibrated` say what it will be. Others do
+    not: if which positives are known is chance, a classifier that was trained with unknown as absent gives
+    c * P(present), with c its mean output on positives (Elkan and Noto, KDD 2008), and c / 2 is where P(present) is one
+    half.
     """
-    if (labels == 0).any():
-        return known_positive_thresholds(probabilities, labels)
-    return f1_thresholds(probabilities, labels == 1)
+    if (labels != UNKNOWN).all():
+        return f1_thresholds(probabilities, labels == PRESENT)
+    if calibrated:
+        return expected_f1_thresholds(torch.from_numpy(probabilities)).numpy()
+    return known_positive_thresholds(probabilities, labels)
 
 
 def f1_thresholds(probabilities: np.ndarray, truth: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ from fewtags.config import RunConfig
 from fewtags.contract import Batch, Progress, StepResult
 from fewtags.data.prepare import RunData, prepare_data
 from fewtags.engine.checkpoint import save_checkpoint
-from fewtags.engine.evaluation import measure, predict
+from fewtags.engine.evaluation import Batches, measure, predict, predict_some
 from fewtags.engine.record import describe, load_last, restore, save_run, write_record
 from fewtags.engine.run import Measured, Run, build_run, choose_device, make_batches
 from fewtags.engine.run_folder import RunFolder
@@ -29,10 +29,13 @@ from fewtags.engine.schedule import lr_factor
 from fewtags.engine.start import start_head
 from fewtags.engine.thresholds import choose_thresholds
 from fewtags.errors import DataError, Interrupted, RunFailed, UserError
+from fewtags.labels import UNKNOWN
 from fewtags.methods import objective_class
 from fewtags.metrics import Scores
 from fewtags.models.saved import SavedModel, read_object
 from fewtags.progress import duration
+
+IMAGES_FOR_THRESHOLDS = 5000  # training images, where none are held out: two digits of a threshold
 
 
 @dataclass(frozen=True)
@@ -323,16 +326,17 @@ def finish_run(run: Run) -> RunResult:
             last, split, result[name] = scores, name, summary_of(scores)
             run.best = run.best or {"epoch": run.epoch, "split": name, **result[name]}  # where no epoch was trained
     result["best"] = run.best
+    thresholds = thresholds_of(run)
     if distributed.is_main():
         for name, measured in run.latest.items():
             np.savez_compressed(run.files.predictions(name), probabilities=measured.predictions.probabilities)
-        saved_model(run).save(run.files.model)
+        saved_model(run, thresholds).save(run.files.model)
         write_json(run.files.result, {**result, "unreadable_images": len(run.broken)})
     distributed.wait_for_all()
     return RunResult(run.folder, last, run.best, split, run.seconds, run.epoch)
 
 
-def saved_model(run: Run) -> SavedModel:
+def saved_model(run: Run, thresholds: np.ndarray) -> SavedModel:
     words, config = run.problem.words, run.config
     return SavedModel(
         run.model,
@@ -341,24 +345,38 @@ def saved_model(run: Run) -> SavedModel:
         config.head_name,
         config.head,
         list(run.problem.categories),
-        thresholds_of(run),
+        thresholds,
         None if words is None else (words.vectors.shape[1], words.learned),
         config.nested(),
     )
 
 
 def thresholds_of(run: Run) -> np.ndarray:
-    """From completely labelled validation images, else the head's own, else from partly labelled validation images.
-
-    Never from the test set. Where there is none of these, one half.
+    """From validation images; where they are partly labelled, a head's own, which it chose by left-out images, come
+    first. Without validation images from training images. Never from the test set. All processes must ask.
     """
-    val, own = run.data.val, getattr(run.model.head, "thresholds", None)
+    val, own = run.data.val, run.model.head.thresholds
     if own is not None and (val is None or not val.complete):
         return own.cpu().numpy()
-    if val is None:
-        return np.full(run.problem.num_categories, 0.5)
-    predictions = run.latest["val"].predictions
-    return choose_thresholds(predictions.probabilities[predictions.read], val.labels[predictions.read])
+    calibrated = run.learner.objective.calibrated
+    if val is not None:
+        predictions = run.latest["val"].predictions
+        probabilities, labels = predictions.probabilities[predictions.read], val.labels[predictions.read]
+    else:
+        run.log.say("Choosing thresholds by the training images, as none were held out.")
+        batches = some_training_batches(run)
+        probabilities, labels = predict_some(run.model, batches, IMAGES_FOR_THRESHOLDS, run.device, run.autocast)
+        if (labels != UNKNOWN).all():  # they were learned, so F1 on them says little
+            return np.full(run.problem.num_categories, 0.5)
+    return choose_thresholds(probabilities, labels, calibrated=calibrated)
+
+
+def some_training_batches(run: Run) -> Batches:
+    """The training images shuffled, without augmentation but for maps that are cached with it."""
+    if run.learner.model.takes_maps or not run.config.input.augment:
+        return run.train_batches
+    plain = run.config.model_copy(update={"input": run.config.input.model_copy(update={"augment": False})})
+    return make_batches(plain, run.learner, run.data.train, run.device, training=True)
 
 
 def finished_result(files: RunFolder, config: RunConfig) -> RunResult | None:

@@ -39,6 +39,7 @@ class Objective(nn.Module, Generic[C]):
         pass
 
     needs_features: ClassVar[bool] = False  # needs Outputs.features, so a decoupled or graph head
+    calibrated: bool = False  # a probability is that of presence; else it may be that of being known to be present
     trains: ClassVar[bool] = True  # False where the head's start is all there is: no epoch is trained
 
     def __init__(self, config: C, problem: Problem, feature_dim: int | None):

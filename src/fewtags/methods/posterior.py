@@ -44,6 +44,7 @@ class PosteriorLabels(Objective["PosteriorLabels.Config"]):
 
     def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
         super().__init__(config, problem, feature_dim)
+        self.calibrated = config.discover and config.reject
         # Before a start, and with a head that estimates none: half of the labels, a middle value.
         self.register_buffer("known_proportion", torch.full((problem.num_categories,), config.known_proportion or 0.5))
         self.register_buffer("totals", torch.zeros(4, problem.num_categories))

@@ -45,6 +45,11 @@ class Head(nn.Module, Generic[C]):
         self.config = config
         self.in_channels, self.num_categories = in_channels, num_categories
 
+    @property
+    def thresholds(self) -> Tensor | None:
+        """[C] where its start chose them by images left out, and nothing is trained afterwards."""
+        return None
+
     def initialise(self, problem: Problem) -> None:
         """Before a new or resumed run: what depends on the training labels, such as first biases. A model that only
         predicts has it in its saved state."""
