@@ -64,14 +64,14 @@ def train(
 
     A run that was stopped before its first checkpoint starts from the beginning, with or without `resume`.
     """
+    device = choose_device(config.train.device)
+    distributed.start(device.type)
     files, log = RunFolder(folder), RunLog(RunFolder(folder), quiet, tensorboard)
     if resume and (finished := finished_result(files, config)) is not None:
         log.say(f"The run in {folder} is finished: there is nothing to resume.")
         return finished
     if not resume:
         refuse_to_overwrite(files)
-    device = choose_device(config.train.device)
-    distributed.start(device.type)
     checkpoint = load_last(files) if resume and files.can_resume else None
     if data is None:
         data = prepare_data(config.data, config.seed)
