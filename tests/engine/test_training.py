@@ -15,6 +15,7 @@ from torch import Tensor
 
 from conftest import TinyConfig
 from fewtags.data.annotations import Annotations
+from fewtags.data.loaders import EpochBatches
 from fewtags.data.prepare import split_data
 from fewtags.engine import training
 from fewtags.engine.checkpoint import load_checkpoint
@@ -202,3 +203,27 @@ def test_gradients_accumulate_to_the_larger_batch(patches, tmp_path):
     one, two = (load_checkpoint(tmp_path / name / "checkpoints/last.pt")["model"] for name in ("one", "two"))
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_broken_batch_at_the_end_of_a_window_does_not_keep_the_others_from_counting(patches, tmp_path, monkeypatch):
+    """Windows of two batches, the second of each unreadable: what was collected is used up before the next window."""
+    config = TinyConfig.make("train.epochs=1", "train.batch_size=6", "train.accumulate=2")  # 6 batches
+    copy = tmp_path / "data"
+    copy.mkdir()
+    sampler = EpochBatches(36, 6, shuffle=True, seed=config.seed)
+    sampler.start(0)
+    broken = {row for number, batch in enumerate(sampler) if number % 2 for _, row in batch}
+    for row, name in enumerate(patches.images):
+        (copy / name).write_bytes(b"no image" if row in broken else (patches.root / name).read_bytes())
+    events: list[str] = []
+    for name in ("train_step", "update_weights"):
+        original = getattr(training, name)
+        monkeypatch.setattr(training, name, lambda *args, n=name, f=original: (events.append(n), f(*args))[1])
+    run(config, tmp_path / "run", replace(patches, root=copy))
+    assert events == ["train_step", "update_weights"] * 3
+
+
+def test_a_stop_is_delayed_to_the_end_of_a_window(patches, tmp_path, monkeypatch):
+    stop_after(1, monkeypatch)
+    with pytest.raises(Interrupted, match="step 3;"):
+        run(TinyConfig.make("train.accumulate=3", "train.epochs=1"), tmp_path / "run", patches)

@@ -55,6 +55,9 @@ class Run:
     latest: dict[str, Measured] = field(default_factory=dict)  # by split, of the epoch just ended
     epoch: int = 0  # the next step to take, also after a resume
     step: int = 0
+    num_collected: int = (
+        0  # batches whose gradients wait for the optimiser; a checkpoint is written where there are none
+    )
     totals: dict[str, float] = field(default_factory=dict)  # of the epoch under way
     best: dict[str, Any] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)  # image files that could not be read

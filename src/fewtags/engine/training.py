@@ -143,15 +143,18 @@ def train_one_epoch(run: Run, stop: Callable[[], bool]) -> None:
                 result = train_step(run, loaded.batch.to(run.device))
                 add_totals(run, loaded.batch, result)
             run.step += 1
+            whole_window = run.step % run.config.train.accumulate == 0
+            if run.num_collected and (whole_window or run.step == num_steps):
+                update_weights(run)
             bar.step(f"loss {mean_loss(run):.4f}")
-            half_collected = run.step % run.config.train.accumulate != 0
-            if distributed.anywhere(stop()) and not half_collected:
+            if distributed.anywhere(stop()) and whole_window:
                 run.seconds += time.monotonic() - started
                 save_and_stop(run)
     run.seconds += time.monotonic() - started
 
 
 def train_step(run: Run, batch: Batch) -> StepResult:
+    """Adds one batch to the gradients."""
     progress = run.progress()
     torch.manual_seed(step_seed(run.config.seed, progress))
     for group in run.optimizer.param_groups:
@@ -159,16 +162,19 @@ def train_step(run: Run, batch: Batch) -> StepResult:
     with run.autocast():
         result: StepResult = run.wrapped(batch, progress)
     stop_if_not_finite(run, result)
-    accumulate = run.config.train.accumulate
-    run.scaler.scale(result.total / accumulate).backward()
-    last_step = run.step + 1 == run.train_batches.num_steps
-    if (run.step + 1) % accumulate == 0 or last_step:
-        run.scaler.step(run.optimizer)
-        run.scaler.update()
-        run.optimizer.zero_grad()
-        if run.ema is not None:
-            run.ema.update(run.learner.model)
+    run.scaler.scale(result.total / run.config.train.accumulate).backward()
+    run.num_collected += 1
     return result
+
+
+def update_weights(run: Run) -> None:
+    """By the gradients of the batches since the last time; some of those may have been unreadable, even the last."""
+    run.scaler.step(run.optimizer)
+    run.scaler.update()
+    run.optimizer.zero_grad()
+    run.num_collected = 0
+    if run.ema is not None:
+        run.ema.update(run.learner.model)
 
 
 def step_seed(seed: int, progress: Progress) -> int:
