@@ -53,8 +53,10 @@ coverage: setup  ## Run the tests and show which lines they reach
 release-check: setup  ## Build the wheel, install it into a clean environment and try it there
 	$(BIN)/python tools/release_check.py
 
+# The extra `words` is left out: with its vectors installed, `words.source=auto` would mean something else here than for
+# most users.
 lock: setup  ## Choose versions anew; the file names packages and versions, never where they come from
-	UV=$$(command -v uv || echo $(BIN)/uv); $$UV pip compile --quiet pyproject.toml --all-extras --universal \
+	UV=$$(command -v uv || echo $(BIN)/uv); $$UV pip compile --quiet pyproject.toml --extra dev --extra clip --universal \
 	  --python-version 3.11 --no-header --no-annotate --no-emit-index-url --no-emit-find-links --upgrade -o requirements.lock
 
 clean:  ## Remove the environment and everything made
