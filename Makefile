@@ -4,7 +4,7 @@ UV_VERSION := 0.13.7
 BIN := .venv/bin
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help setup demo test test-slow lint format docs docs-serve coverage release-check lock clean
+.PHONY: help setup demo browser test test-slow lint format docs docs-serve coverage release-check lock clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -24,7 +24,12 @@ setup: .venv/.ready  ## Create .venv/ with the locked versions; does nothing whe
 demo: setup  ## Draw images, hide most of their tags, train, and show what was found (about three minutes)
 	$(BIN)/fewtags demo
 
+browser:  ## Install the browser (Debian's chromium) in which the tests try the review page
+	@command -v chromium || $$(test "$$(id -u)" = 0 || echo sudo) apt-get install -y chromium
+
 test: setup lint  ## Check style and types, then run the tests on two cores
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	  echo "No browser is installed, so the review page is not tried in one; \`make browser\` installs it."
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow"
 
 test-slow: setup  ## The tests that take over a minute

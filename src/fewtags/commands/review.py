@@ -7,6 +7,7 @@ import secrets
 import socket
 import sys
 import webbrowser
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -62,7 +63,8 @@ def review(
     if browser:
         webbrowser.open(link)
     config = uvicorn.Config(app, log_level="warning", lifespan="off", server_header=False, timeout_graceful_shutdown=3)
-    uvicorn.Server(config).run(sockets=[listening])
+    with suppress(KeyboardInterrupt):  # the usual end, and no failure
+        uvicorn.Server(config).run(sockets=[listening])
     opened.pictures.stop()
     opened.session.store.close()
 

@@ -193,7 +193,8 @@ def make_app(
             }
             if tag is not None:
                 near = session.nearest_positives(image, tag)
-                found["threshold"] = session.threshold(session.column(tag))
+                column = session.column(tag)
+                found["threshold"] = session.threshold(column, given=int(session.given[image, column]))
                 found["nearest"] = [
                     {"image": row, "name": session.annotations.images[row], "similarity": similarity}
                     for row, similarity in near

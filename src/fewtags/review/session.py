@@ -13,6 +13,7 @@ so that a session that is opened again is where the last one was.
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -33,6 +34,7 @@ QueueName = Literal["missing", "doubtful", "random", "uncertain"]
 Status = Literal["open", "decided", "present", "absent", "unsure", "all"]
 QUEUES: tuple[QueueName, ...] = get_args(QueueName)
 STATUSES: tuple[Status, ...] = get_args(Status)
+_CATEGORIES_KEPT = 4  # of which the chances are kept: a window looks at one
 _CATEGORIES_AT_ONCE = 16  # bounds the memory while all categories are ranked once, on opening
 
 
@@ -126,7 +128,7 @@ class _Category:
     known_absences: float = 0.0  # share of the absences that were given
     expected: float = 0.0
     left: int = 0
-    chances: Chances | None = None  # None: to be made when they are asked for
+    counted: int = 0  # the stamp at which these two were counted
     stamp: int = 0  # grows with every change of a label
     decided: dict[int, Decision] = field(default_factory=dict)  # row -> what holds
 
@@ -160,6 +162,7 @@ class ReviewSession:
         self._categories = [_Category() for _ in annotations.categories]
         self.leaders = burst_leaders(unit_features).numpy()
         self.model = self._fit()
+        self._chances: OrderedDict[int, tuple[int, Chances]] = OrderedDict()  # by column, with their stamp
         self._own = np.full(len(annotations), np.nan, dtype=np.float32)  # see `_left_out`
         self._look_at_all()
         self.refresh()
@@ -202,22 +205,24 @@ class ReviewSession:
 
         Raises Conflict, and writes nothing, where a label changed since the version that was seen.
         """
+        hashes = {answer.row: self.content_hash(answer.row) for answer in answers}  # reads files: before the lock
         with self.lock:
             self.refresh()
-            drafts = [self._draft(answer) for answer in answers]
+            drafts = [self._draft(answer, hashes[answer.row]) for answer in answers]
             who = self.reviewer if reviewer is None else reviewer
             decisions = self.store.append(drafts, reviewer=who, queue=queue, run=self.run)
             self.refresh()
             return decisions
 
-    def _draft(self, answer: Answer) -> Draft:
+    def _draft(self, answer: Answer, content_hash: str) -> Draft:
         if not 0 <= answer.row < len(self):
             raise UserError(f"There is no image {answer.row}; this run has {len(self)}.")
         if answer.label not in (PRESENT, UNKNOWN, ABSENT):
             raise UserError(f"An answer is 1 (present), -1 (absent) or 0 (unsure), not {answer.label}.")
         old = int(self.labels[answer.row, self.column(answer.category)])
-        image, content = self.annotations.images[answer.row], self.content_hash(answer.row)
-        return Draft(image, answer.category, old, answer.label, content, answer.version)
+        return Draft(
+            self.annotations.images[answer.row], answer.category, old, answer.label, content_hash, answer.version
+        )
 
     def undo(self, step: int | None = None, *, reviewer: str | None = None) -> list[Decision]:
         """Take back a step, by default the last one; the rows that say so, none when there is nothing to undo."""
@@ -264,7 +269,6 @@ class ReviewSession:
             changes.setdefault(column, []).append((row, old, new))
         for column, of_column in changes.items():
             self._relabel(column, [change for change in of_column if self.readable[change[0]]])
-            self._categories[column].chances = None
             self._categories[column].stamp += 1
 
     def _relabel(self, column: int, changes: Sequence[tuple[int, int, int]]) -> None:
@@ -286,14 +290,19 @@ class ReviewSession:
     # --- probabilities ---
 
     def chances(self, column: int) -> Chances:
-        """By the model as it is now; made anew after a decision."""
+        """By the model as it is now. Those of the categories looked at last are kept until a decision."""
         category = self._categories[column]
-        if category.chances is None:
+        stamp, found = self._chances.get(column, (-1, None))
+        if found is None or stamp != category.stamp:
             _, scores = self.model.rerank(column, self.features)
             present = self._presence(column, scores)
-            category.chances = Chances(present, self._if_unknown(column, present))
-            self._count(column, category.chances)
-        return category.chances
+            found = Chances(present, self._if_unknown(column, present))
+            self._chances[column] = (category.stamp, found)
+            self._count(column, found)
+        self._chances.move_to_end(column)
+        while len(self._chances) > _CATEGORIES_KEPT:
+            self._chances.popitem(last=False)
+        return found
 
     def _presence(self, column: int, scores: Tensor) -> np.ndarray:
         return (scores * self.model.slope[column] + self.model.intercept[column]).sigmoid().numpy()
@@ -304,9 +313,10 @@ class ReviewSession:
         absent = (1 - self._categories[column].known_absences) * (1 - present)
         return hidden / np.maximum(hidden + absent, 1e-12)
 
-    def threshold(self, column: int) -> float:
-        """From which chance on (where nothing was said) the model believes in the tag."""
-        return float(self._if_unknown(column, self.model.thresholds[column].numpy()))
+    def threshold(self, column: int, *, given: int = UNKNOWN) -> float:
+        """From which chance on the model believes in the tag, of an image with this given label."""
+        present = self.model.thresholds[column].numpy()
+        return float(self._if_unknown(column, present) if given == UNKNOWN else present)
 
     def left_out(self, column: int, rows: np.ndarray) -> np.ndarray:
         """Chances of presence of images that are known to have the tag, each judged without itself."""
@@ -427,12 +437,14 @@ class ReviewSession:
         category = self._categories[column]
         category.expected = float(chances.missing[self._undecided(column)].sum())
         category.left = int(self._suggested(column, chances).sum())
+        category.counted = category.stamp
 
     def summary(self, category: str) -> Summary:
         with self.lock:
             column = self.column(category)
-            self.chances(column)
             about = self._categories[column]
+            if about.counted != about.stamp:
+                self.chances(column)
             known = int((self.given[:, column] == PRESENT).sum())
             return Summary(category, known, about.expected, about.left, count_labels(about.decided.values()))
 

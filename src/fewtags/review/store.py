@@ -279,9 +279,8 @@ class DecisionStore:
     def last_step(self, reviewer: str | None = None) -> int | None:
         """The last step that can be undone, of one reviewer or of all."""
         mine = "" if reviewer is None else " AND reviewer = ?"
-        query = f"SELECT MAX(step) FROM decisions d WHERE {STANDING}{mine}"
-        with self._lock:
-            return self._connection.execute(query, () if reviewer is None else (reviewer,)).fetchone()[0]
+        rows = self._select(f"WHERE {STANDING}{mine} ORDER BY id DESC LIMIT 1", () if reviewer is None else (reviewer,))
+        return rows[0].step if rows else None
 
     def last_id(self) -> int:
         """Grows with every row: who remembers it can ask for what came `since`."""
