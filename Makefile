@@ -1,7 +1,11 @@
 # `make demo` and `make test` do all the set-up themselves. The environment is .venv/ and nothing outside it is touched.
 PYTHON ?= python3
 UV_VERSION := 0.13.7
+ifeq ($(OS),Windows_NT)
+BIN := .venv/Scripts
+else
 BIN := .venv/bin
+endif
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 .PHONY: help setup demo browser test test-slow lint format docs docs-serve coverage release-check lock clean

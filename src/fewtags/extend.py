@@ -1,4 +1,4 @@
-"""Everything that methods and heads of your own build on, in one place; see docs/write-your-own-method.md.
+"""Everything that methods and heads of your own build on, in one place; see docs/how-to/write-your-own-method.md.
 
 These names stay. What they stand for lives in other modules, which may be moved.
 """
