@@ -32,12 +32,13 @@ from fewtags.models.saved import SavedModel, load_model
 class Tagger:
     """A multi-label image tagger for partly known tags.
 
-    >>> tagger = Tagger(backbone="resnet50").fit("photos/", tags="tags.csv")
-    >>> tagger.predict(["photos/a.jpg"])
-    [['beach', 'dog']]
-
     Parameters are kept as they are given; what `fit` learns ends in an underscore: `classes_`, `thresholds_`,
     `history_`, `config_`. Any setting of a run can be given in `settings`: ["train.epochs=5", "input.size=448"].
+
+    Examples:
+        >>> tagger = Tagger(backbone="resnet50").fit("photos/", tags="tags.csv")
+        >>> tagger.predict(["photos/a.jpg"])
+        [['beach', 'dog']]
     """
 
     def __init__(
