@@ -8,23 +8,23 @@ import pytest
 from PIL import Image
 
 from conftest import Cli, TinyConfig
-from fewtags.commands.explain import GAP, SIDE
+from fewtags.commands.explain import CAPTION, GAP, SIDE
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import split_data
 from fewtags.engine.training import train
 
 
 @pytest.fixture(scope="module")
-def attentive(patches: Annotations, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = TinyConfig.make("method=caldnr", "train.epochs=1")
-    folder = tmp_path_factory.mktemp("attentive") / "run"
+def finer(patches: Annotations, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = TinyConfig.make("method=caldnr", "train.epochs=1", "model.output_stride=16")
+    folder = tmp_path_factory.mktemp("finer") / "run"
     train(config, folder, data=split_data(patches, config.data), quiet=True)
     return folder
 
 
-def test_a_panel_for_the_image_and_one_for_each_tag(cli: Cli, attentive, patches, tmp_path):
+def test_a_panel_for_the_image_and_one_for_each_tag(cli: Cli, finer, patches, tmp_path):
     out = tmp_path / "where.png"
-    answer = cli("explain", attentive, patches.path(0), "--tag", "red", "--tag", "blue", "--out", out)
+    answer = cli("explain", finer, patches.path(0), "--tag", "red", "--tag", "blue", "--out", out)
     assert answer.code == 0
     lines = answer.out.splitlines()
     assert [line.split()[0] for line in lines] == ["red", "blue", str(out)]
@@ -32,20 +32,35 @@ def test_a_panel_for_the_image_and_one_for_each_tag(cli: Cli, attentive, patches
         assert picture.width == 3 * SIDE + 2 * GAP
 
 
-def test_without_tags_the_predicted_ones_are_shown(cli: Cli, attentive, patches, tmp_path):
+def test_without_tags_the_predicted_ones_are_shown(cli: Cli, finer, patches, tmp_path):
     out = tmp_path / "where.png"
-    assert cli("explain", attentive, patches.path(0), "--out", out).code == 0
+    assert cli("explain", finer, patches.path(0), "--out", out).code == 0
     with Image.open(out) as picture:
         assert picture.width >= 2 * SIDE
 
 
-def test_a_tag_that_the_model_does_not_have(cli: Cli, attentive, patches):
-    answer = cli("explain", attentive, patches.path(0), "--tag", "bleu")
+def test_a_tag_that_the_model_does_not_have(cli: Cli, finer, patches):
+    answer = cli("explain", finer, patches.path(0), "--tag", "bleu")
     assert answer.code == 2
     assert "did you mean 'blue'" in answer.err
 
 
-def test_a_head_without_attention_says_which_has_it(cli: Cli, trained, patches):
+def test_every_method_can_be_explained(cli: Cli, patches, tmp_path):
+    """Also those whose head has no attention."""
+    config = TinyConfig.make("method=instant", "model.output_stride=16")
+    train(config, tmp_path / "run", data=split_data(patches, config.data), quiet=True)
+    answer = cli(
+        "explain", tmp_path / "run", patches.path(0), "--tag", "red", "--tag", "red", "--out", tmp_path / "a.png"
+    )
+    assert answer.code == 0
+    with Image.open(tmp_path / "a.png") as picture:
+        left = [picture.crop((n * (SIDE + GAP), CAPTION, n * (SIDE + GAP) + SIDE, CAPTION + SIDE)) for n in range(3)]
+    assert left[1].tobytes() == left[2].tobytes() != left[0].tobytes()
+
+
+def test_a_map_of_one_place_says_so(cli: Cli, trained, patches):
+    """32 px through a backbone of stride 32: there is no where."""
     answer = cli("explain", trained, patches.path(0))
     assert answer.code == 2
-    assert "head=decoupled" in answer.err
+    assert "one place only" in answer.err
+    assert "model.output_stride=16" in answer.err
