@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from conftest import Cli, TinyConfig
-from fewtags.commands.explain import CAPTION, GAP, SIDE
+from fewtags.commands.explain import CAPTION, GAP, SIDE, chosen_columns
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import split_data
+from fewtags.engine.prediction import predict_files
 from fewtags.engine.training import train
+from fewtags.models.saved import load_model
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +38,21 @@ def test_a_panel_for_the_image_and_one_for_each_tag(cli: Cli, finer, patches, tm
 
 def test_without_tags_the_predicted_ones_are_shown(cli: Cli, finer, patches, tmp_path):
     out = tmp_path / "where.png"
-    assert cli("explain", finer, patches.path(0), "--out", out).code == 0
+    saved = load_model(finer)
+    (prediction,) = predict_files(saved, [patches.path(0)])
+    answer = cli("explain", finer, patches.path(0), "--out", out)
+    assert answer.code == 0
+    named = [line.split()[0] for line in answer.out.splitlines()[:-1]]
+    most_probable = saved.categories[int(prediction.probabilities.argmax())]
+    assert named == (list(prediction.tags(saved.categories, saved.thresholds)) or [most_probable])
     with Image.open(out) as picture:
-        assert picture.width >= 2 * SIDE
+        assert picture.width == (1 + len(named)) * (SIDE + GAP) - GAP
+
+
+def test_where_nothing_reaches_its_threshold_the_most_probable_tag_is_shown(finer, patches, monkeypatch):
+    saved = replace(load_model(finer), thresholds=np.ones(3))
+    assert chosen_columns(saved, np.array([0.1, 0.3, 0.2]), None) == [1]
+    assert chosen_columns(replace(saved, thresholds=np.full(3, 0.15)), np.array([0.1, 0.3, 0.2]), None) == [1, 2]
 
 
 def test_a_tag_that_the_model_does_not_have(cli: Cli, finer, patches):

@@ -44,5 +44,9 @@ def test_the_attended_corner_is_the_brightest() -> None:
     assert sum(picture.getpixel((69, 0))) > sum(picture.getpixel((0, 48)))
 
 
-def test_even_attention_is_drawn_too() -> None:
-    assert overlay(Image.new("L", (8, 8)), torch.full((2, 2), 0.25)).mode == "RGB"
+def test_even_attention_colours_nothing_more_than_the_rest() -> None:
+    """No place is looked at more than another: one colour, that of no attention, over the whole picture."""
+    picture = overlay(Image.new("L", (8, 6), 200), torch.full((2, 2), 0.25))
+    assert (picture.mode, picture.size) == ("RGB", (8, 6))
+    assert len(set(picture.get_flattened_data() if hasattr(picture, "get_flattened_data") else picture.getdata())) == 1
+    assert max(picture.getpixel((3, 3))) < 200
