@@ -312,13 +312,15 @@ def test_a_reload_shows_what_is_left_and_the_address_has_the_filters(page):
     page.reload()
     page.wait_for_selector("body.ready")
     assert image_of(page, 0) != image
+    page.get_by_role("button", name=re.compile(r"^Filters")).click()
     page.get_by_label("Show").select_option("present")
     expect(page.locator(".count-line")).to_contain_text("1 shown")
     assert "status=present" in page.url
     page.reload()
     page.wait_for_selector("body.ready")
     assert image_of(page, 0) == image
-    page.get_by_role("button", name="No filters").first.click()
+    page.get_by_role("button", name="Filters (2)").click()
+    page.get_by_role("button", name="No filters").click()
     assert "status" not in page.url
 
 
