@@ -267,6 +267,7 @@ def test_accept_all_above_shows_a_sample_first_and_is_one_undo_step(page, server
 def test_a_stack_is_decided_together_and_can_be_taken_apart(page, server):
     stack = page.locator(".tile.burst").first
     for _ in range(40):
+        wait_until(page, "!document.querySelector('.tile.empty')")
         if stack.count():
             break
         press(page, "PageDown")
