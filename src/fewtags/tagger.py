@@ -15,7 +15,7 @@ import torch
 
 from fewtags.config import DEFAULT_METHOD, RunConfig, flat, load_config, nested
 from fewtags.data.annotations import Annotations
-from fewtags.data.inputs import Images, Picture, annotations_of, image_column, listed
+from fewtags.data.inputs import Images, Picture, annotations_of, has_images, listed
 from fewtags.data.prepare import measurable, split_data
 from fewtags.engine.prediction import find_images, name_of, pooled_features, predict_files
 from fewtags.engine.run_folder import RunFolder
@@ -187,7 +187,7 @@ class Tagger:
         if not kept:
             raise UserError(f"Not a single image could be read: {next(iter(unreadable.values()))}")
         rows = unit_length(features[kept]).numpy()
-        return (rows, [name_of(chosen, row) for row in kept]) if return_paths else rows
+        return (rows, [name_of(chosen[row], row) for row in kept]) if return_paths else rows
 
     def relabel(self, feature: np.ndarray, tag: str, label: int) -> None:
         """Learn at once that an image of this feature has the `label` 1, 0 (unknown) or -1 for `tag`.
@@ -289,7 +289,7 @@ def changed_settings(training: Mapping[str, Any]) -> dict[str, Any]:
 
 def one_by_one(images: Images, tags: Any) -> Images:
     """Of a folder whose tags are given as a list or a matrix, its images in sorted order; else `images` themselves."""
-    read_together = tags is None or isinstance(tags, str | Path) or image_column(tags)
+    read_together = tags is None or isinstance(tags, str | Path) or has_images(tags)
     return images if read_together or not isinstance(images, str | Path) else find_images([images])
 
 

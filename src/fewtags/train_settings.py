@@ -14,16 +14,17 @@ from fewtags.settings import Settings
 
 
 class CacheConfig(Settings):
-    enabled: bool = False
-    """Compute the frozen stages' feature maps once and keep them on disk for this and later runs."""
+    enabled: bool | Literal["auto"] = "auto"
+    """Compute features once and keep them for this and later runs: auto, if the whole backbone is frozen, what the head
+    looks at; true, the maps of all frozen stages; false, compute them in every epoch."""
     views: int = Field(4, ge=1)
     """Augmented views of each training image that are kept; epoch e trains on view e mod views."""
     folder: str | None = None
     """Where caches are kept; by default fewtags/features in the user's cache folder."""
     dtype: Literal["bf16", "fp16", "fp32"] = "fp16"
     """Numbers on disk."""
-    runtime: Literal["torch", "openvino"] = "torch"
-    """What computes the maps; openvino (an extra) is several times faster for some backbones on some CPUs."""
+    runtime: Literal["auto", "torch", "torch-bf16", "onnxruntime", "openvino", "openvino-bf16"] = "auto"
+    """What computes the features on a CPU; auto times those that are installed and takes the fastest."""
 
 
 class TrainConfig(Settings):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -20,7 +21,7 @@ from fewtags.data.prepare import split_data
 from fewtags.data.preprocess import InputConfig
 from fewtags.engine import feature_cache
 from fewtags.engine.feature_cache import cached_batches
-from fewtags.engine.run_log import read_rows
+from fewtags.engine.run_log import RunLog, read_rows
 from fewtags.engine.training import train
 from fewtags.models.backbones import Backbone, create_backbone
 from fewtags.train_settings import CacheConfig
@@ -50,7 +51,7 @@ def batches(data: Annotations, backbone: Backbone, folder: Path, augment: bool =
     settings = {"enabled": True, "views": 2, "dtype": "fp32", "folder": str(folder)} | changes
     return cached_batches(
         data, backbone, INPUT, CacheConfig(**settings), augment=augment, batch_size=4,
-        device=torch.device("cpu"), quiet=True,
+        device=torch.device("cpu"),
     )  # fmt: skip
 
 
@@ -156,23 +157,27 @@ def test_changed_settings_or_weights_make_a_new_cache(own, backbone, tmp_path):
 
 
 def test_a_half_written_cache_is_completed_and_never_used(own, backbone, tmp_path, monkeypatch):
-    """Broken off after any chunk: what exists is named .part, and going on ends in the same maps."""
+    """Broken off in the middle: what exists is named .part, and going on reads the rest and ends in the same maps."""
     whole = batches(own, backbone, tmp_path / "whole").cache.maps.clone()
-    monkeypatch.setattr(feature_cache, "CHUNK", 2)
-    read, original = [], feature_cache.ImageDataset.__getitem__
+    monkeypatch.setattr(feature_cache, "SAVE_EVERY", 2)
+    choose = feature_cache.choose_runtime
+    monkeypatch.setattr(feature_cache, "choose_runtime", lambda *args: replace(choose(*args), batch=2))
+    read, original = [], feature_cache.ImageDataset.views
 
-    def stop_at_the_fifteenth(self, key):
-        read.append(key)
-        if len(read) == 15:
+    def stop_at_the_eighth(self, row, epochs):
+        read.append(row)
+        if len(read) == 8:
             raise KeyboardInterrupt
-        return original(self, key)
+        return original(self, row, epochs)
 
-    monkeypatch.setattr(feature_cache.ImageDataset, "__getitem__", stop_at_the_fifteenth)
+    monkeypatch.setattr(feature_cache.ImageDataset, "views", stop_at_the_eighth)
     with pytest.raises(KeyboardInterrupt):
         batches(own, backbone, tmp_path / "cache")
     assert [name.endswith(".part") for name in caches(tmp_path / "cache")] == [True]
+    done = len(read)
     maps = batches(own, backbone, tmp_path / "cache").cache.maps
     assert [name.endswith(".part") for name in caches(tmp_path / "cache")] == [False]
+    assert min(read[done:]) >= 4  # what was written is not read again
     torch.testing.assert_close(maps, whole, rtol=1e-4, atol=1e-5)
 
 
@@ -201,9 +206,96 @@ def test_an_unreadable_image_is_left_out_by_name(own, backbone, tmp_path):
     assert sorted(int(row) for one in loaded for row in one.batch.index) == [0, 1, 2, 3, 5, 6, 8, 9]
 
 
-def test_openvino_gives_the_maps_of_torch(backbone):
-    """Another runtime, the same numbers up to single precision."""
-    pytest.importorskip("openvino")
-    images = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    run = feature_cache.with_openvino(backbone.eval(), 32)
-    torch.testing.assert_close(run(images), backbone.forward_frozen(images), rtol=1e-3, atol=1e-4)
+def test_a_folder_that_begins_with_unreadable_images(own, backbone, tmp_path):
+    """As those of a Mac do: `._a.jpg` sorts first and is no picture."""
+    for row in range(9):
+        own.path(row).write_bytes(b"not an image")
+    loaded = list(batches(own, backbone, tmp_path / "cache").epoch())
+    assert [int(row) for one in loaded if one.batch for row in one.batch.index] == [9]
+
+
+# --- what is kept when nobody says anything ---
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many images go through the frozen stages, call by call."""
+    calls, original = [], Backbone.forward_frozen
+
+    def forward_frozen(self, images):
+        calls.append(len(images))
+        return original(self, images)
+
+    monkeypatch.setattr(Backbone, "forward_frozen", forward_frozen)
+    return calls
+
+
+def kept(folder: Path) -> list[tuple[int, ...]]:
+    abouts = (json.loads((folder / name / "about.json").read_text()) for name in caches(folder))
+    return sorted(tuple(about["shape"]) for about in abouts)
+
+
+FROZEN = ("model.train_from=head", "cache.runtime=torch", "data.val_share=0")
+
+
+@pytest.mark.parametrize(("method", "shape"), [("instant", (96, 1, 1)), ("an", (96, 1, 1)), ("caldnr", (96, 2, 2))])
+def test_a_frozen_backbone_sees_each_view_of_an_image_once(method, shape, patches, tmp_path, monkeypatch):
+    """Over the start, all epochs and all evaluations, and no more is kept of it than the head looks at."""
+    config = TinyConfig.make(f"method={method}", *FROZEN, f"cache.folder={tmp_path / 'cache'}", "input.size=64")
+    calls = counted(monkeypatch)
+    train(config, tmp_path / "run", data=split_data(patches, config.data, config.seed), quiet=True)
+    views = config.cache.views if config.input.augment else 1
+    assert sum(calls) - 1 == 36 * views + 12  # the one tells how large a map is
+    assert kept(tmp_path / "cache") == sorted([(views, 36, *shape), (1, 12, *shape)])
+
+
+def test_averages_are_taken_from_maps_that_are_there(patches, tmp_path, monkeypatch):
+    """`instant` behind `caldnr` computes nothing."""
+    calls = counted(monkeypatch)
+    for method in ("caldnr", "instant"):
+        calls.clear()
+        config = TinyConfig.make(f"method={method}", *FROZEN, f"cache.folder={tmp_path / 'cache'}")
+        train(config, tmp_path / method, data=split_data(patches, config.data, config.seed), quiet=True)
+    assert sum(calls) == 1
+
+
+@pytest.mark.parametrize("settings", [["cache.enabled=false"], ["model.train_from=layer4"], ["model.train_from=all"]])
+def test_nothing_is_kept_of_what_is_trained_or_not_wanted(settings, patches, tmp_path):
+    config = TinyConfig.make("method=an", *FROZEN, f"cache.folder={tmp_path / 'cache'}", *settings)
+    train(config, tmp_path / "run", data=split_data(patches, config.data, config.seed), quiet=True)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_where_the_disk_is_too_small_features_are_computed_in_every_epoch(patches, tmp_path, monkeypatch):
+    monkeypatch.setattr(feature_cache, "free_space", lambda _: 1000)
+    config = TinyConfig.make("method=caldnr", *FROZEN, f"cache.folder={tmp_path / 'cache'}")
+    train(config, tmp_path / "run", data=split_data(patches, config.data, config.seed), quiet=True)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_an_unwritable_home_is_no_obstacle(patches, tmp_path, monkeypatch):
+    (tmp_path / "home").write_text("a file where a folder should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    config = TinyConfig.make("method=instant", *FROZEN)
+    train(config, tmp_path / "run", data=split_data(patches, config.data, config.seed), quiet=True)
+    assert len(caches(feature_cache.temporary_root())) == 2
+
+
+def test_averages_give_what_maps_give(patches, tmp_path):
+    """The same tagger, up to the rounding of what is kept."""
+    results = {}
+    for enabled in ("auto", "true"):
+        settings = [f"cache.enabled={enabled}", f"cache.folder={tmp_path / enabled}", "cache.dtype=fp32"]
+        config = TinyConfig.make("method=instant", *FROZEN, *settings)
+        train(config, tmp_path / f"run-{enabled}", data=split_data(patches, config.data, config.seed), quiet=True)
+        results[enabled] = np.load(tmp_path / f"run-{enabled}" / "predictions-test.npz")["probabilities"]
+    np.testing.assert_allclose(results["auto"], results["true"], atol=1e-4)
+
+
+def test_much_is_announced_before_it_is_written(own, backbone, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(feature_cache, "WORTH_SAYING", 100)
+    log = RunLog(tmp_path / "run")
+    cached_batches(
+        own, backbone, INPUT, CacheConfig(folder=str(tmp_path / "cache")), augment=True, batch_size=4,
+        device=torch.device("cpu"), log=log,
+    )  # fmt: skip
+    assert f"Feature maps of all images are kept in {tmp_path / 'cache'}" in capsys.readouterr().err

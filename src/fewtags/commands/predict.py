@@ -1,21 +1,33 @@
-"""`fewtags predict`: tags of image files, written as they come."""
+"""`fewtags predict`: tags of image files, written as they come.
+
+A file that is written to is only ever added to. Beside it, `<file>.json` says which model and settings its rows are of;
+started again, the command goes on behind the last whole row.
+"""
 
 from __future__ import annotations
 
 import csv
+import hashlib
+import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from fewtags.engine.prediction import find_images, predict_files
-from fewtags.errors import UserError
-from fewtags.models.saved import load_model
+from fewtags.atomic import write_json
+from fewtags.data.image_files import Skipped
+from fewtags.engine.prediction import NOT_A_NUMBER, Prediction, iter_images, no_images, predict_files
+from fewtags.errors import Interrupted, RunFailed, UserError
+from fewtags.models.saved import SavedModel, load_model
 from fewtags.progress import progress_bar
+
+FLUSH_EVERY = 64  # rows
 
 
 def write_predictions(
@@ -23,63 +35,224 @@ def write_predictions(
     images: Sequence[Path],
     out: Path | None,
     *,
-    threshold: float | None,
-    top: int | None,
-    all_scores: bool,
-    batch_size: int,
-    device: str,
-    quiet: bool,
+    threshold: float | None = None,
+    top: int | None = None,
+    all_scores: bool = False,
+    overwrite: bool = False,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    runtime: str = "auto",
+    device: str = "auto",
+    quiet: bool = False,
 ) -> int:
     """Tag images into a CSV or JSON lines file as it goes, or as CSV to standard output. Returns how many failed."""
     if out is not None and out.suffix not in (".csv", ".jsonl"):
         raise UserError(f"{out} should end in .csv or .jsonl.")
-    files = find_images(images)
+    skipped = Skipped()
+    total = sum(1 for _ in iter_images(images, skipped))
+    if not total:
+        raise no_images()
     saved = load_model(run)
     thresholds = saved.thresholds if threshold is None else np.full(len(saved.categories), threshold)
-    failed = 0
-    with writing_to(out) as stream, progress_bar("Tagging", -(-len(files) // batch_size), quiet=quiet) as bar:
-        as_jsonl = out is not None and out.suffix == ".jsonl"
-        write = rows_as_jsonl(stream) if as_jsonl else rows_as_csv(stream, saved.categories if all_scores else [])
-        for prediction in predict_files(saved, files, device=device, batch_size=batch_size, on_step=bar.step):
+    rows = Rows(saved.categories, thresholds, top, all_scores)
+    about = {"model": fingerprint(saved), "threshold": threshold, "top": top, "all_scores": all_scores}
+    written = Written() if out is None or overwrite else read_written(out, about)
+    with (
+        writing_to(out, about, written, overwrite) as stream,
+        progress_bar("Tagging", total, quiet=quiet, unit="images") as bar,
+    ):
+        bar.say(skipped.sentence(images[0]))
+        if written.count:
+            bar.say(f"{out} has {written.count} images already; going on with the rest.")
+            bar.skip(written.count)
+        as_csv = out is None or out.suffix == ".csv"
+        write = csv_rows(stream, rows, with_header=not written.end) if as_csv else jsonl_rows(stream, rows)
+        todo = (path for path in iter_images(images) if str(path) not in written)
+        predictions = predict_files(
+            saved, todo, num_files=total - written.count, device=device, batch_size=batch_size, workers=workers,
+            runtime=runtime, say=bar.say,
+        )  # fmt: skip
+        return write_all(predictions, write, stream, bar.step, out)
+
+
+def write_all(
+    predictions: Iterator[Prediction],
+    write: Callable[[Prediction], None],
+    stream: IO[str],
+    on_step: Callable[[], object],
+    out: Path | None,
+) -> int:
+    failed = no_number = done = 0
+    try:
+        for prediction in predictions:
+            write(prediction)
+            done += 1
             failed += prediction.probabilities is None
-            tags = prediction.tags(saved.categories, thresholds)
-            row: dict[str, Any] = {"image": prediction.image, "tags": dict(list(tags.items())[:top])}
-            row["error"] = prediction.problem
-            if all_scores:
-                values = prediction.probabilities
-                row["scores"] = {} if values is None else dict(zip(saved.categories, values.tolist(), strict=True))
-            write(row)
+            no_number += prediction.problem.endswith(NOT_A_NUMBER)
+            if done % FLUSH_EVERY == 0 or out is None:
+                stream.flush()
+            on_step()
+    except KeyboardInterrupt:
+        stream.flush()
+        if out is None:
+            raise
+        raise Interrupted(f"Stopped; {done} rows were added to {out}. The same command goes on behind them.") from None
+    if no_number:
+        raise RunFailed(f"For {no_number} of {done} images {NOT_A_NUMBER} Their rows say so.")
     return failed
 
 
+# --- what was written before ---
+
+
+@dataclass
+class Written:
+    """The whole rows of a file: where they end, and of which images they are."""
+
+    end: int = 0
+    hashes: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))  # sorted: 8 bytes an image
+
+    @property
+    def count(self) -> int:
+        return len(self.hashes)
+
+    def __contains__(self, image: str) -> bool:
+        place = int(np.searchsorted(self.hashes, name_hash(image)))
+        return place < len(self.hashes) and int(self.hashes[place]) == name_hash(image)
+
+
+def name_hash(image: str) -> int:
+    return int.from_bytes(hashlib.blake2b(image.encode(errors="surrogateescape"), digest_size=8).digest(), "big")
+
+
+def read_written(out: Path, about: Mapping[str, Any]) -> Written:
+    """What `out` has already; refused if that is of another model or other settings, or was written by others."""
+    if not out.exists() or out.stat().st_size == 0:
+        return Written()
+    known = about_file(out)
+    try:
+        before = json.loads(known.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = None
+    if not isinstance(before, dict):
+        raise UserError(
+            f"{out} exists, and nothing says which model its rows are of; choose another --out, or give --overwrite."
+        )
+    for name, value in about.items():
+        if before.get(name) != value:
+            what = "of another model" if name == "model" else f"written with {option(name, before.get(name))}"
+            raise UserError(f"The rows in {out} are {what}; choose another --out, or give --overwrite.")
+    written, hashes = Written(), array("Q")
+    for image, written.end in whole_rows(out):
+        hashes.append(name_hash(image))
+    if hashes:
+        written.hashes = np.unique(np.frombuffer(hashes, dtype=np.uint64))
+    return written
+
+
+def option(name: str, value: Any) -> str:
+    return f"--{name.replace('_', '-')} {value}" if value not in (None, False) else f"no --{name.replace('_', '-')}"
+
+
+def whole_rows(out: Path) -> Iterator[tuple[str, int]]:
+    """The image of every whole row, and where the row ends. What was cut off while it was written is not whole."""
+    with out.open("rb") as file:
+        end, row = 0, b""
+        header = out.suffix == ".csv"
+        for line in file:
+            row += line
+            if not line.endswith(b"\n") or (out.suffix == ".csv" and row.count(b'"') % 2):
+                continue  # cut off, or a name with a line break in it
+            end += len(row)
+            image = image_of(row, out.suffix)
+            if image is None:
+                raise UserError(
+                    f"{out} is damaged at byte {end - len(row)}; choose another --out, or give --overwrite."
+                )
+            if not header:
+                yield image, end
+            header, row = False, b""
+
+
+def image_of(row: bytes, suffix: str) -> str | None:
+    try:
+        text = row.decode("utf-8", errors="surrogateescape")
+        if suffix == ".csv":
+            return next(csv.reader(io.StringIO(text, newline="")))[0]
+        return str(json.loads(text)["image"])
+    except (ValueError, KeyError, TypeError, IndexError, StopIteration, csv.Error):
+        return None
+
+
+def fingerprint(saved: SavedModel) -> str:
+    """Of everything that a prediction depends on."""
+    about = [saved.categories, saved.thresholds.tolist(), saved.input.model_dump(mode="json"), saved.model.backbone]
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, tensor in saved.classifier.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+# --- writing ---
+
+
+def about_file(out: Path) -> Path:
+    return out.with_name(out.name + ".json")
+
+
 @contextmanager
-def writing_to(out: Path | None) -> Iterator[IO[str]]:
+def writing_to(out: Path | None, about: Mapping[str, Any], written: Written, overwrite: bool) -> Iterator[IO[str]]:
     if out is None:
         yield sys.stdout
         return
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("w", encoding="utf-8", newline="") as stream:
+    if overwrite:
+        out.unlink(missing_ok=True)
+    write_json(about_file(out), about)
+    with out.open("a", encoding="utf-8", errors="surrogateescape", newline="") as stream:
+        stream.truncate(written.end)
         yield stream
 
 
-def rows_as_csv(stream: IO[str], scored: Sequence[str]) -> Callable[[dict[str, Any]], None]:
-    """Columns image, tags and their probabilities (with ';' between), error; then one per `scored` category."""
-    writer = csv.writer(stream)
-    writer.writerow(["image", "tags", "probabilities", "error", *scored])
+@dataclass(frozen=True)
+class Rows:
+    """How a prediction becomes a row."""
 
-    def write(row: dict[str, Any]) -> None:
-        chosen = [f"{p:.4f}" for p in row["tags"].values()]
-        more = [f"{row['scores'][name]:.4f}" if row["scores"] else "" for name in scored]
-        writer.writerow([row["image"], ";".join(row["tags"]), ";".join(chosen), row["error"], *more])
-        stream.flush()
+    categories: Sequence[str]
+    thresholds: np.ndarray
+    top: int | None
+    all_scores: bool
+
+    def tags(self, prediction: Prediction) -> dict[str, float]:
+        return dict(list(prediction.tags(self.categories, self.thresholds).items())[: self.top])
+
+
+def csv_rows(stream: IO[str], rows: Rows, with_header: bool) -> Callable[[Prediction], None]:
+    """Columns image, tags and their probabilities (with ';' between), error; then one per category if all are asked."""
+    writer = csv.writer(stream)
+    if with_header:
+        writer.writerow(["image", "tags", "probabilities", "error", *(rows.categories if rows.all_scores else [])])
+
+    def write(prediction: Prediction) -> None:
+        tags, scores = rows.tags(prediction), prediction.probabilities
+        more: list[str] = []
+        if rows.all_scores:
+            more = [""] * len(rows.categories) if scores is None else [f"{score:.4f}" for score in scores]
+        chosen = ";".join(f"{probability:.4f}" for probability in tags.values())
+        writer.writerow([prediction.image, ";".join(tags), chosen, prediction.problem, *more])
 
     return write
 
 
-def rows_as_jsonl(stream: IO[str]) -> Callable[[dict[str, Any]], None]:
-    def write(row: dict[str, Any]) -> None:
-        kept = {key: value for key, value in row.items() if key != "error" or value}
-        stream.write(json.dumps(kept, ensure_ascii=False) + "\n")
-        stream.flush()
+def jsonl_rows(stream: IO[str], rows: Rows) -> Callable[[Prediction], None]:
+    def write(prediction: Prediction) -> None:
+        row: dict[str, Any] = {"image": prediction.image, "tags": rows.tags(prediction)}
+        if prediction.problem:
+            row["error"] = prediction.problem
+        if rows.all_scores:
+            scores = prediction.probabilities
+            row["scores"] = {} if scores is None else dict(zip(rows.categories, scores.tolist(), strict=True))
+        stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
 
     return write

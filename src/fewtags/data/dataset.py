@@ -77,8 +77,8 @@ class ImageDataset:
 class Collate:
     """Samples -> Loaded, without the images that could not be read."""
 
-    def __init__(self, labels: Tensor, pin: bool = False):
-        self.labels = labels
+    def __init__(self, labels: Tensor | None, pin: bool = False):
+        self.labels = labels  # [N, C]; None where nobody needs any
         self.pin = pin  # in memory from which a GPU copies while it computes
 
     def __call__(self, samples: Sequence[Sample]) -> Loaded:
@@ -88,4 +88,5 @@ class Collate:
             return Loaded(None, broken)
         index = torch.tensor([sample.row for sample in samples if sample.image is not None])
         pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)  # [B, 3, H, W] uint8; the backbone normalises
-        return Loaded(Batch(pixels.pin_memory() if self.pin else pixels, self.labels[index], index), broken)
+        labels = torch.zeros(len(index), 0, dtype=torch.int8) if self.labels is None else self.labels[index]
+        return Loaded(Batch(pixels.pin_memory() if self.pin else pixels, labels, index), broken)

@@ -1,22 +1,27 @@
-"""Feature maps of the frozen stages, computed once and memory-mapped, for every run that shares them.
+"""Features of the frozen stages, computed once and kept for every run that shares them.
 
 A cache is a folder named by a hash of everything its content depends on: the image files, the frozen stages and their
-weights, the input pipeline, the number of views and the number type. Anything that changes makes another folder. While
-it is written the folder is called `<key>.part`; a half-written one is completed first.
+weights, the input pipeline, the number of views, the runtime and the number type. Anything that changes makes another
+folder. While it is written the folder is called `<key>.part`; a half-written one is completed first.
+
+`cache.enabled=auto` keeps what the head looks at: the average of each map (2.5 KB an image) where that is all, else the
+maps (125 KB).
 """
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import os
 import shutil
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -26,21 +31,30 @@ from fewtags import distributed
 from fewtags.atomic import atomic_write, write_json
 from fewtags.contract import Batch
 from fewtags.data.annotations import Annotations
-from fewtags.data.dataset import Collate, ImageDataset, Loaded
+from fewtags.data.dataset import ImageDataset, Loaded
 from fewtags.data.loaders import EpochBatches
+from fewtags.data.prefetch import default_workers, in_order
 from fewtags.data.preprocess import InputConfig
-from fewtags.errors import DataError, MissingExtra, RunFailed
+from fewtags.engine.feature_pass import FeaturePass, average, num_rows
+from fewtags.engine.run_log import RunLog
+from fewtags.engine.runtime import KINDS, choose_runtime
+from fewtags.errors import DataError, RunFailed, UserError
 from fewtags.models.backbones import Backbone
+from fewtags.models.classifier import Classifier
 from fewtags.progress import ProgressBar, progress_bar
 from fewtags.train_settings import CacheConfig
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-CHUNK = 64  # images per forward pass; after each the progress is written down
+DECODER = 2  # goes up when an image file gives other pixels than before
+SAVE_EVERY = 256  # images after which the progress is written down
+IN_MEMORY = 2**30  # bytes: a smaller cache is read into memory, a larger one stays on the disk and is mapped
+WORTH_SAYING = 10**9  # bytes: before more than this is written, people are told
+SPARE = 0.5  # of the free disk, that nobody asked to be used
 
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """Maps [views, N, D, h, w] on disk. Training has several augmented views, evaluation the plain one."""
+    """Maps [views, N, D, h, w]. Training has several augmented views, evaluation the plain one."""
 
     maps: Tensor
     broken: dict[int, str]  # row -> why its image could not be read
@@ -48,10 +62,12 @@ class FeatureCache:
     @classmethod
     def open(cls, folder: Path) -> FeatureCache:
         about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-        shape, dtype = about["shape"], DTYPES[about["dtype"]]
-        size = int(np.prod(shape))
-        maps = torch.from_file(str(folder / "maps.bin"), shared=False, size=size, dtype=dtype).view(shape)
-        return cls(maps, {int(row): reason for row, reason in about["broken"].items()})
+        file, shape, dtype = folder / "maps.bin", about["shape"], DTYPES[about["dtype"]]
+        if file.stat().st_size <= IN_MEMORY:
+            maps = torch.from_numpy(np.fromfile(file, dtype=np.uint8)).view(dtype)
+        else:
+            maps = torch.from_file(str(file), shared=False, size=int(np.prod(shape)), dtype=dtype)
+        return cls(maps.view(shape), {int(row): reason for row, reason in about["broken"].items()})
 
 
 class CachedBatches:
@@ -75,52 +91,123 @@ class CachedBatches:
             yield Loaded(Batch(maps, self.labels[index], index) if len(index) else None, broken)
 
 
+# --- what is worth keeping ---
+
+
+def keeps_features(config: CacheConfig, model: Classifier, size: int, num_views: int) -> bool:
+    """Are features computed once and kept? `auto` does so where the whole backbone is frozen and the disk has room for
+    `num_views` of them; else they are computed anew in every epoch."""
+    backbone = model.backbone
+    if config.enabled is True and not backbone.num_frozen:
+        raise UserError("cache.enabled=true keeps the maps of frozen stages, but model.train_from freezes none.")
+    if config.enabled != "auto":
+        return config.enabled
+    if backbone.num_frozen < len(backbone.stages):
+        return False
+    with torch.inference_mode():
+        maps = backbone.forward_frozen(torch.zeros(1, 3, size, size, device=backbone.pixel_mean.device))
+    shape = [maps.shape[1], 1, 1] if keeps_averages(config, model) else list(maps.shape[1:])
+    return num_views * row_bytes(shape, config.dtype) <= SPARE * free_space(cache_root(config))
+
+
+def keeps_averages(config: CacheConfig, model: Classifier) -> bool:
+    """Instead of whole maps."""
+    return config.enabled == "auto" and model.looks_at_the_average
+
+
+def free_space(folder: Path) -> int:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+# --- from images to batches ---
+
+
 def cached_batches(
     annotations: Annotations,
     backbone: Backbone,
     input_config: InputConfig,
     cache_config: CacheConfig,
     *,
+    pooled: bool = False,
     augment: bool,
     shuffle: bool | None = None,  # by default where augmented
     batch_size: int,
     seed: int = 0,
+    workers: int | None = None,
     device: torch.device,
     precision: torch.dtype | None = None,
-    quiet: bool = False,
+    log: RunLog | None = None,
 ) -> CachedBatches:
-    """Batches of the frozen stages' maps; they are computed now unless an equal cache is there already."""
+    """Batches of the frozen stages' features; they are computed now unless an equal cache is there already."""
     dataset = ImageDataset(annotations, input_config, augment=augment, seed=seed, keep=False)
     views = cache_config.views if augment else 1
     root = cache_root(cache_config)
     about = {
-        "images": image_hash(annotations, root, quiet),
+        "images": image_hash(annotations, root, log),
+        "decoder": DECODER,
         "frozen": backbone.stage_names[: backbone.num_frozen],
         "weights": weights_hash(backbone),
         "input": input_config.model_dump(exclude={"keep_in_memory", "augment"}),
         "augment": augment,
         "views": views,
         "seed": seed if augment else None,
+        "pooled": pooled,
         "precision": str(precision),
-        "runtime": cache_config.runtime,
         "dtype": cache_config.dtype,
     }
-    folder = root / hashlib.sha256(json.dumps(about).encode()).hexdigest()[:24]
-    if distributed.is_main() and not (folder / "about.json").is_file():
-        run = frozen_part(backbone, cache_config.runtime, input_config.size, device, precision)
-        with one_at_a_time(folder):
-            if not (folder / "about.json").is_file():
-                with progress_bar("Computing features", -(-len(annotations) // CHUNK) * views, quiet=quiet) as bar:
-                    compute(folder, dataset, run, views, cache_config.dtype, bar)
+    folder = find_cache(root, about, cache_config.runtime)
+    if folder is None and distributed.is_main():
+        with one_at_a_time(root / cache_key(about, cache_config.runtime)):
+            if find_cache(root, about, cache_config.runtime) is None:
+                num_images = len(annotations) * views
+                runtime = choose_runtime(
+                    backbone, cache_config.runtime, input_config.size, device, precision, num_images
+                )
+                if log is not None and runtime.sentence:
+                    log.say(runtime.sentence)
+                making = FeaturePass(runtime, average if pooled else None, workers=workers)
+                compute(root / cache_key(about, runtime.name), dataset, making, views, cache_config.dtype, log)
     distributed.wait_for_all()
+    folder = folder or find_cache(root, about, cache_config.runtime)
+    assert folder is not None
     sampler = EpochBatches(len(annotations), batch_size, shuffle=augment if shuffle is None else shuffle, seed=seed)
     return CachedBatches(FeatureCache.open(folder), torch.from_numpy(annotations.labels), sampler)
 
 
+def cache_key(about: Mapping[str, Any], runtime: str) -> str:
+    return hashlib.sha256(json.dumps({**about, "runtime": runtime}).encode()).hexdigest()[:24]
+
+
+def find_cache(root: Path, about: Mapping[str, Any], runtime: str) -> Path | None:
+    """The finished cache; if the runtime may be any, of whichever made it, as their features agree. Where averages are
+    enough, those of maps that another run kept will do."""
+    for kept in [about, {**about, "pooled": False}] if about["pooled"] else [about]:
+        for name in KINDS if runtime == "auto" else [runtime]:
+            if (root / cache_key(kept, name) / "about.json").is_file():
+                return root / cache_key(kept, name)
+    return None
+
+
 def cache_root(config: CacheConfig) -> Path:
+    """Where caches are kept; a temporary one where nobody asked for it and there is no writing to that place."""
     if config.folder:
         return Path(config.folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fewtags" / "features"
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fewtags" / "features"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        usable = os.access(root, os.W_OK)
+    except OSError:
+        usable = False
+    return root if usable or config.enabled is True else temporary_root()
+
+
+@cache
+def temporary_root() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="fewtags-features-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 @contextmanager
@@ -138,13 +225,16 @@ def one_at_a_time(result: Path) -> Iterator[None]:
         yield
 
 
-def image_hash(annotations: Annotations, root: Path, quiet: bool = False) -> str:
+# --- what a cache depends on ---
+
+
+def image_hash(annotations: Annotations, root: Path, log: RunLog | None = None) -> str:
     """A hash of all image files' names and content. They are read once, and again when one has another time of change:
     a copy of the data, or one that was only touched, finds its features."""
     remembered = root / ".images" / image_stamps(annotations)
     with one_at_a_time(remembered):
         if not remembered.is_file():
-            with progress_bar("Reading images", len(annotations), quiet=quiet) as bar:
+            with bar_of(log, "Reading images", len(annotations)) as bar:
                 digest = content_hash(annotations, bar)
             with atomic_write(remembered) as beside:
                 beside.write_text(digest, encoding="utf-8")
@@ -152,10 +242,12 @@ def image_hash(annotations: Annotations, root: Path, quiet: bool = False) -> str
 
 
 def content_hash(annotations: Annotations, bar: ProgressBar) -> str:
-    digest = hashlib.sha256()
-    for row, name in enumerate(annotations.images):
+    digest, workers = hashlib.sha256(), default_workers()
+    paths = (annotations.path(row) for row in range(len(annotations)))
+    found = in_order(file_hash, paths, workers=workers, ahead=4 * workers)
+    for name, content in zip(annotations.images, found, strict=True):
         bar.step()
-        digest.update(f"{name}\0{file_hash(annotations.path(row))}\n".encode())
+        digest.update(f"{name}\0{content}\n".encode())
     return digest.hexdigest()
 
 
@@ -190,110 +282,81 @@ def weights_hash(backbone: Backbone) -> str:
     return digest.hexdigest()
 
 
-def frozen_part(
-    backbone: Backbone, runtime: str, size: int, device: torch.device, precision: torch.dtype | None
-) -> Callable[[Tensor], Tensor]:
-    """The frozen stages as a function of a batch of images, with the chosen runtime."""
-    if runtime == "openvino":
-        return with_openvino(backbone, size)
-
-    def run(images: Tensor) -> Tensor:
-        with torch.autocast(device.type, dtype=precision, enabled=precision is not None):
-            return backbone.forward_frozen(images.to(device))
-
-    return run
+# --- computing ---
 
 
-def with_openvino(backbone: Backbone, size: int) -> Callable[[Tensor], Tensor]:
-    try:
-        import openvino
-    except ImportError:
-        raise MissingExtra("cache.runtime=openvino", "openvino") from None
-    stages = torch.nn.Sequential(*list(backbone.stages.values())[: backbone.num_frozen])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch deprecates the tracing that OpenVINO still does
-        model = openvino.convert_model(stages, example_input=torch.zeros(1, 3, size, size))
-    compiled = openvino.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    mean, std = backbone.pixel_mean.cpu(), backbone.pixel_std.cpu()
-
-    def run(images: Tensor) -> Tensor:
-        return torch.from_numpy(compiled(((images - mean) / std).contiguous().numpy())[0])
-
-    return run
-
-
-@torch.inference_mode()
 def compute(
-    folder: Path,
-    dataset: ImageDataset,
-    run: Callable[[Tensor], Tensor],
-    views: int,
-    dtype: str,
-    bar: ProgressBar,
+    folder: Path, dataset: ImageDataset, making: FeaturePass, views: int, dtype: str, log: RunLog | None = None
 ) -> None:
-    """Fill `<folder>.part` view by view and chunk by chunk, going on where an interrupted one ended; then rename it."""
-    part = folder.with_name(folder.name + ".part")
+    """Fill `<folder>.part` row by row, going on where an interrupted one ended; then rename it."""
+    part, num_images = folder.with_name(folder.name + ".part"), len(dataset)
     part.mkdir(parents=True, exist_ok=True)
-    state = read_progress(part)
-    chunks = [range(first, min(first + CHUNK, len(dataset))) for first in range(0, len(dataset), CHUNK)]
-    labels = Collate(torch.zeros(len(dataset), 0))
-    with (part / "maps.bin").open("r+b" if (part / "maps.bin").exists() else "w+b") as out:
-        for number, (view, rows) in enumerate((view, rows) for view in range(views) for rows in chunks):
-            bar.step()
-            if number < state["chunks"]:
-                continue
-            loaded = labels([dataset[view, row] for row in rows])
-            maps = chunk_maps(loaded, rows, run, state, dtype)
-            if number == 0:
-                check_space(part, views * len(dataset) * maps[0].numel() * maps.element_size())
-            out.seek(number_of_bytes(view, rows, len(dataset), maps))
-            out.write(maps.view(torch.uint8).numpy().tobytes())
-            state["chunks"] = number + 1
-            state["broken"] |= {str(row): reason for row, reason in loaded.broken.items()}
-            if (number + 1) % 16 == 0:
+    state = Progress.read(part / "progress.json")
+    with (
+        (part / "maps.bin").open("r+b" if (part / "maps.bin").exists() else "w+b") as out,
+        bar_of(log, "Computing features", num_images) as bar,
+    ):
+        bar.skip(state.rows)
+        saved = state.rows
+        for loaded in making.over(range(state.rows, num_images), lambda row: dataset.views(row, range(views))):
+            if not state.shape and loaded[0].batch is not None:
+                state.shape = list(loaded[0].batch.images.shape[1:])
+                announce(part, views * num_images * row_bytes(state.shape, dtype), log)
+            for view, one in enumerate(loaded):
+                write_maps(out, one, view * num_images, state.rows, dtype)
+            state.broken |= {str(row): reason for row, reason in loaded[0].broken.items()}
+            state.rows += num_rows(loaded[0])
+            bar.step(by=num_rows(loaded[0]))
+            if state.rows - saved >= SAVE_EVERY:
                 out.flush()
-                write_json(part / "progress.json", state)
-    if state["shape"] is None:
-        raise DataError("Not a single image could be read, so there are no features to keep.")
-    write_json(part / "about.json", {**state, "dtype": dtype, "shape": [views, len(dataset), *state["shape"]]})
+                write_json(part / "progress.json", asdict(state))
+                saved = state.rows
+        if not state.shape:
+            raise DataError(next(iter(state.broken.values()), "There are no images."))
+        out.truncate(views * num_images * row_bytes(state.shape, dtype))  # rows of unreadable images are zeros
+    write_json(part / "about.json", {**asdict(state), "dtype": dtype, "shape": [views, num_images, *state.shape]})
     part.replace(folder)
 
 
-def chunk_maps(
-    loaded: Loaded,
-    rows: range,
-    run: Callable[[Tensor], Tensor],
-    state: dict[str, Any],
-    dtype: str,
-) -> Tensor:
-    """[chunk, D, h, w]; rows of unreadable images are zeros."""
+@dataclass
+class Progress:
+    rows: int = 0  # that are written
+    shape: list[int] = field(default_factory=list)  # of one map; empty until an image could be read
+    broken: dict[str, str] = field(default_factory=dict)  # row -> why its image could not be read
+
+    @classmethod
+    def read(cls, file: Path) -> Progress:
+        return cls(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else cls()
+
+
+def row_bytes(shape: list[int], dtype: str) -> int:
+    return int(np.prod(shape)) * torch.zeros((), dtype=DTYPES[dtype]).element_size()
+
+
+def write_maps(out: IO[bytes], loaded: Loaded, view: int, first: int, dtype: str) -> None:
+    """Write maps of consecutive rows from `first` on, into the view that begins at row `view` of the file."""
     if loaded.batch is None:
-        if state["shape"] is None:
-            raise DataError(next(iter(loaded.broken.values())))
-        return torch.zeros(len(rows), *state["shape"], dtype=DTYPES[dtype])
-    computed = run(loaded.batch.images).to("cpu", DTYPES[dtype])
-    state["shape"] = list(computed.shape[1:])
-    maps = torch.zeros(len(rows), *computed.shape[1:], dtype=computed.dtype)
-    maps[loaded.batch.index - rows.start] = computed
-    return maps
+        return
+    maps = torch.zeros(num_rows(loaded), *loaded.batch.images.shape[1:], dtype=DTYPES[dtype])
+    maps[loaded.batch.index - first] = loaded.batch.images.to(maps.dtype)
+    out.seek((view + first) * row_bytes(list(maps.shape[1:]), dtype))
+    out.write(maps.view(torch.uint8).numpy().tobytes())
 
 
-def number_of_bytes(view: int, rows: range, num_images: int, maps: Tensor) -> int:
-    """Where the chunk begins in the file."""
-    return (view * num_images + rows.start) * maps[0].numel() * maps.element_size()
-
-
-def check_space(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
+def announce(part: Path, needed: int, log: RunLog | None) -> None:
+    """Say so before much is written, and refuse what cannot fit."""
+    free = shutil.disk_usage(part).free
     if needed > free:
         raise RunFailed(
-            f"The feature cache needs {needed / 1e9:.1f} GB and {folder.parent} has {free / 1e9:.1f} GB free; "
+            f"The feature cache needs {needed / 1e9:.1f} GB and {part.parent} has {free / 1e9:.1f} GB free; "
             "give another place with cache.folder, fewer cache.views, or do without (cache.enabled=false)."
+        )
+    if needed > WORTH_SAYING and log is not None:
+        log.say(
+            f"Feature maps of all images are kept in {part.parent}: {needed / 1e9:.1f} GB, which later runs share. "
+            "cache.enabled=false computes them in every epoch instead."
         )
 
 
-def read_progress(part: Path) -> dict[str, Any]:
-    file = part / "progress.json"
-    if file.is_file():
-        return json.loads(file.read_text(encoding="utf-8"))
-    return {"chunks": 0, "shape": None, "broken": {}}
+def bar_of(log: RunLog | None, title: str, total: int) -> AbstractContextManager[ProgressBar]:
+    return progress_bar(title, total, quiet=True) if log is None else log.progress_bar(title, total, "images")

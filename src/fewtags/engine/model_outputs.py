@@ -20,10 +20,12 @@ from torch import Tensor
 from fewtags.atomic import write_json
 from fewtags.config import RunConfig
 from fewtags.data.annotations import Annotations
-from fewtags.data.loaders import image_batches
+from fewtags.data.dataset import ImageDataset
 from fewtags.engine.evaluation import Batches
-from fewtags.engine.feature_cache import cached_batches, one_at_a_time
+from fewtags.engine.feature_cache import cached_batches, keeps_averages, keeps_features, one_at_a_time
+from fewtags.engine.feature_pass import FeatureBatches, FeaturePass
 from fewtags.engine.run import choose_device, precision_of
+from fewtags.engine.runtime import choose_runtime
 from fewtags.errors import DataError
 from fewtags.models.build import first_trained
 from fewtags.models.discriminant import unit_length
@@ -116,24 +118,29 @@ def compute_outputs(
 
 
 def batches_for(saved: SavedModel, annotations: Annotations, config: RunConfig | None, device: torch.device) -> Batches:
-    """From the feature cache of the run, where it has one; else from the image files."""
+    """Features from the cache of the run, where it has one; else by one pass over the image files."""
     model = saved.classifier
-    if config is not None and config.cache.enabled:
+    model.takes_maps = True
+    if config is not None:
         model.backbone.freeze_before(first_trained(config.model))
-        if model.backbone.num_frozen:
-            model.takes_maps = True
+        wanted = config.cache.enabled is not True or model.backbone.num_frozen > 0
+        if wanted and keeps_features(config.cache, model, config.input.size, len(annotations)):
             return cached_batches(
                 annotations,
                 model.backbone,
                 config.input,
                 config.cache,
+                pooled=keeps_averages(config.cache, model),
                 augment=False,
                 batch_size=config.train.batch_size,
+                workers=config.train.workers,
                 device=device,
                 precision=precision_of(config.train.precision, device),
             )
-    inputs = saved.input.model_copy(update={"keep_in_memory": False})
-    return image_batches(annotations, inputs, augment=False, on_gpu=device.type == "cuda")
+    model.backbone.freeze_before("head")
+    dataset = ImageDataset(annotations, saved.input, augment=False, seed=0, keep=False)
+    runtime = choose_runtime(model.backbone, "auto", saved.input.size, device, num_images=len(annotations))
+    return FeatureBatches(dataset, FeaturePass(runtime), torch.from_numpy(annotations.labels))
 
 
 def outputs_key(saved: SavedModel, annotations: Annotations) -> str:

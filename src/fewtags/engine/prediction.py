@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import Collate, Loaded, Sample
-from fewtags.data.image_files import IMAGE_SUFFIXES
+from fewtags.data.image_files import IMAGE_SUFFIXES, Skipped, is_image, unsupported_kind
 from fewtags.data.images import BadImage, picture_in_memory
 from fewtags.data.inputs import Picture
-from fewtags.data.loaders import image_batches
 from fewtags.data.preprocess import read_square, square
+from fewtags.engine.evaluation import Predictions
+from fewtags.engine.feature_pass import FeaturePass, num_rows
 from fewtags.engine.run import choose_device
+from fewtags.engine.runtime import choose_runtime
 from fewtags.errors import UserError
 from fewtags.models.saved import SavedModel
 
-FEW_FILES = 200  # starting worker processes would take longer than reading so few
+SORTED = 50_000  # entries of one folder that are put in order; more come as the folder has them
+NOT_A_NUMBER = "the model's answer is not a number: its weights are damaged, or its training went wrong."
 
 
 @dataclass(frozen=True)
@@ -40,102 +47,184 @@ class Prediction:
         return {categories[c]: float(self.probabilities[c]) for c in chosen}
 
 
+# --- which files ---
+
+
 def find_images(paths: Iterable[str | Path]) -> list[Path]:
     """Image files as given, and those below the given folders, in sorted order."""
-    found: list[Path] = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            found += sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
-        elif path.is_file():
-            found.append(path)
-        else:
-            raise UserError(f"{path} does not exist.")
+    found = list(iter_images(paths))
     if not found:
-        raise UserError(f"No images were found; looked for files ending in {', '.join(IMAGE_SUFFIXES)}.")
+        raise no_images()
     return found
 
 
-@torch.inference_mode()
+def no_images() -> UserError:
+    return UserError(f"No images were found; looked for files ending in {', '.join(IMAGE_SUFFIXES)}.")
+
+
+def iter_images(paths: Iterable[str | Path], skipped: Skipped | None = None) -> Iterator[Path]:
+    """The same one by one: of folders with more than SORTED entries in no order, but without keeping them in memory.
+
+    Hidden files are left out, and photos that cannot be opened are counted in `skipped`.
+    """
+    for path in paths:
+        if os.path.isdir(path):
+            yield from map(Path, _below(os.fspath(path), skipped or Skipped()))
+        elif os.path.isfile(path):
+            yield Path(path)
+        else:
+            raise UserError(f"{path} does not exist.")
+
+
+def _below(folder: str, skipped: Skipped) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        first = list(islice(entries, SORTED + 1))
+        if len(first) <= SORTED:
+            first.sort(key=lambda entry: entry.name)
+        for entry in chain(first, entries):
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from _below(entry.path, skipped)
+            elif is_image(entry.name) and entry.is_file():
+                yield entry.path
+            elif (kind := unsupported_kind(entry.name)) is not None:
+                skipped.kinds[kind] += 1
+
+
+# --- what is in them ---
+
+
 def predict_files(
     saved: SavedModel,
-    files: Sequence[Path | Picture],
+    files: Iterable[Path | Picture],
+    *,
+    num_files: int | None = None,  # where `files` does not know its length
+    device: str = "auto",
+    batch_size: int | None = None,
+    workers: int | None = None,
+    runtime: str = "auto",
+    say: Callable[[str], object] = lambda _: None,
+) -> Iterator[Prediction]:
+    """One Prediction per file (or picture in memory), in order, as they come."""
+    model = saved.classifier
+
+    def probabilities(maps: Tensor) -> Tensor:
+        return model.behind_backbone(maps).logits.sigmoid()
+
+    making = model_pass(saved, probabilities, count(files, num_files), device, batch_size, workers, runtime, say)
+    names: deque[str] = deque()  # of those under way
+    for loaded in making.over(numbered(files, names), reader(saved)):
+        rows: dict[int, np.ndarray] = {}
+        if loaded[0].batch is not None:
+            rows = dict(zip(loaded[0].batch.index.tolist(), loaded[0].batch.images.numpy(), strict=True))
+        for row in sorted([*rows, *loaded[0].broken]):
+            yield prediction_of(names.popleft(), rows.get(row), loaded[0].broken.get(row, ""))
+
+
+def prediction_of(image: str, values: np.ndarray | None, problem: str) -> Prediction:
+    if values is not None and not np.isfinite(values).all():
+        return Prediction(image, None, f"{image}: {NOT_A_NUMBER}")
+    return Prediction(image, values, problem)
+
+
+def predict_annotations(
+    saved: SavedModel,
+    part: Annotations,
     *,
     device: str = "auto",
-    batch_size: int = 32,
     workers: int | None = None,
-    on_step: Callable[[], None] = lambda: None,
-) -> Iterator[Prediction]:
-    """One Prediction per file (or picture in memory), in order, batch by batch."""
-    where = choose_device(device)
-    model = saved.classifier.to(where).eval()
-    for loaded in file_batches(saved, files, batch_size, workers):
-        rows = {row: Prediction(name_of(files, row), None, problem) for row, problem in loaded.broken.items()}
-        if loaded.batch is not None:
-            probabilities = model(loaded.batch.images.to(where)).logits.sigmoid().cpu().numpy()
-            for row, values in zip(loaded.batch.index.tolist(), probabilities, strict=True):
-                rows[row] = Prediction(name_of(files, row), values)
-        yield from (rows[row] for row in sorted(rows))
+    on_step: Callable[[], object] = lambda: None,
+) -> Predictions:
+    """Of every image of `part`; `on_step` is called after each."""
+    probabilities = np.full(part.labels.shape, np.nan, dtype=np.float32)
+    broken: dict[int, str] = {}
+    files = [part.path(row) for row in range(len(part))]
+    for row, prediction in enumerate(predict_files(saved, files, device=device, workers=workers)):
+        if prediction.probabilities is None:
+            broken[row] = prediction.problem
+        else:
+            probabilities[row] = prediction.probabilities
         on_step()
+    return Predictions(probabilities, broken)
 
 
-@torch.inference_mode()
 def pooled_features(
     saved: SavedModel,
     files: Sequence[Path | Picture],
     *,
     device: str = "auto",
     unreadable: dict[int, str] | None = None,
-    on_step: Callable[[], None] = lambda: None,
-) -> torch.Tensor:
-    """[N, D] the average over each image's feature map.
+    on_step: Callable[[int], object] = lambda _: None,
+) -> Tensor:
+    """[N, D] the average over each image's feature map. `on_step` is told of so many more images, as they come.
 
     An image that cannot be read is an error, or, where `unreadable` is given, a row of zeros and an entry there.
     """
-    where = choose_device(device)
-    model = saved.classifier.to(where).eval()
+    model = saved.classifier
+    making = model_pass(saved, lambda maps: model.neck(maps).float().mean((2, 3)), len(files), device)
     features = torch.zeros(len(files), model.neck.num_channels)
-    for loaded in file_batches(saved, files):
-        for row, problem in loaded.broken.items():
+    for loaded in making.over(enumerate(files), reader(saved)):
+        for row, problem in loaded[0].broken.items():
             if unreadable is None:
                 raise UserError(f"{problem} Take it out.")
             unreadable[row] = problem
-        if loaded.batch is not None:
-            pooled = model.feature_map(loaded.batch.images.to(where)).float().mean((2, 3))
-            features[loaded.batch.index] = pooled.cpu()
-        on_step()
+        if loaded[0].batch is not None:
+            features[loaded[0].batch.index] = loaded[0].batch.images
+        on_step(num_rows(loaded[0]))
     return features
 
 
-def name_of(files: Sequence[Path | Picture], row: int) -> str:
-    file = files[row]
-    return str(file) if isinstance(file, Path) else f"image {row}"
+# --- how ---
 
 
-def file_batches(
-    saved: SavedModel, files: Sequence[Path | Picture], batch_size: int = 32, workers: int | None = None
-) -> Iterator[Loaded]:
-    if not all(isinstance(file, Path) for file in files):
-        return picture_batches(saved, files, batch_size)
-    labels = np.zeros((len(files), len(saved.categories)), dtype=np.int8)
-    annotations = Annotations(Path(), [str(f) for f in files], saved.categories, labels, np.full(len(files), "test"))
-    if workers is None and len(files) < FEW_FILES:
-        workers = 0
-    inputs = saved.input.model_copy(update={"keep_in_memory": False})
-    return image_batches(annotations, inputs, batch_size=batch_size, workers=workers, augment=False).epoch()
+def model_pass(
+    saved: SavedModel,
+    finish: Callable[[Tensor], Tensor],
+    num_files: int | None,
+    device: str = "auto",
+    batch_size: int | None = None,
+    workers: int | None = None,
+    runtime: str = "auto",
+    say: Callable[[str], object] = lambda _: None,
+) -> FeaturePass:
+    """The model's backbone by the fastest runtime, and `finish` for what is behind it."""
+    where = choose_device(device)
+    backbone = saved.classifier.to(where).eval().backbone.all_frozen()
+    chosen = choose_runtime(backbone, runtime, saved.input.size, where, num_images=num_files)
+    if chosen.sentence:
+        say(chosen.sentence)
+    return FeaturePass(replace(chosen, batch=batch_size or chosen.batch), finish, workers=workers)
 
 
-def picture_batches(saved: SavedModel, pictures: Sequence[Path | Picture], batch_size: int) -> Iterator[Loaded]:
-    """Of pictures in memory, perhaps with files among them."""
-    collate, side = Collate(torch.zeros(len(pictures), len(saved.categories), dtype=torch.int8)), saved.input.size
-    for first in range(0, len(pictures), batch_size):
-        rows = range(first, min(first + batch_size, len(pictures)))
-        yield collate([picture_sample(pictures[row], row, side) for row in rows])
+def reader(saved: SavedModel) -> Callable[[tuple[int, Path | Picture]], list[Sample]]:
+    return lambda numbered: [plain_sample(numbered[1], numbered[0], saved.input.size)]
 
 
-def picture_sample(picture: Path | Picture, row: int, side: int) -> Sample:
+def plain_sample(picture: Path | Picture, row: int, side: int) -> Sample:
+    """An image as it is evaluated: the whole of it, as a square."""
     try:
         if isinstance(picture, Path):
             return Sample(np.asarray(read_square(picture, side)), row)
         return Sample(np.asarray(square(picture_in_memory(picture, row), side)), row)
     except BadImage as error:
         return Sample(None, row, str(error))
+
+
+def numbered(files: Iterable[Path | Picture], names: deque[str]) -> Iterator[tuple[int, Path | Picture]]:
+    for row, file in enumerate(files):
+        names.append(name_of(file, row))
+        yield row, file
+
+
+def name_of(file: Path | Picture, row: int) -> str:
+    return str(file) if isinstance(file, Path) else f"image {row}"
+
+
+def count(files: Iterable[Path | Picture], told: int | None) -> int | None:
+    return len(files) if isinstance(files, Sized) else told
+
+
+def load_file(saved: SavedModel, file: Path) -> Loaded:
+    """One image as the model sees it."""
+    return Collate(None)([plain_sample(file, 0, saved.input.size)])

@@ -18,11 +18,10 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.loaders import image_batches
 from fewtags.data.prepare import RunData
 from fewtags.engine.evaluation import Batches, Predictions
-from fewtags.engine.feature_cache import cached_batches
+from fewtags.engine.feature_cache import cached_batches, keeps_averages, keeps_features
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
 from fewtags.errors import UserError
-from fewtags.estimates import ScoreBins
 from fewtags.methods import objective_class
 from fewtags.methods.base import Learner
 from fewtags.metrics import Scores
@@ -61,7 +60,6 @@ class Run:
     )
     totals: dict[str, float] = field(default_factory=dict)  # of the epoch under way
     best: dict[str, Any] = field(default_factory=dict)
-    left_out: ScoreBins | None = None  # of the start, where this session made it: see contract.Start
     broken: set[str] = field(default_factory=set)  # image files that could not be read
     seconds: float = 0.0  # spent training, over all sessions
 
@@ -104,6 +102,9 @@ def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.devi
     learner = build_learner(config, problem).to(device)
     if config.train.channels_last and device.type != "mps":
         learner.to(memory_format=torch.channels_last)
+    learner.model.takes_maps = keeps_features(
+        config.cache, learner.model, config.input.size, num_views(config, learner, data)
+    )
     half = precision_of(config.train.precision, device) == torch.float16
     return Run(
         config=config,
@@ -116,13 +117,25 @@ def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.devi
         optimizer=build_optimizer(learner, config),
         scaler=torch.amp.GradScaler(device.type, enabled=half),
         ema=ModelEmaV3(learner.model, decay=config.train.ema) if config.train.ema else None,
-        train_batches=make_batches(config, learner, data.train, device, training=True),
+        train_batches=make_batches(config, learner, data.train, device, training=True, log=log),
         log=log,
     )
 
 
+def num_views(config: RunConfig, learner: Learner, data: RunData) -> int:
+    """Of all images, as they are trained and measured on."""
+    augmented = config.cache.views + learner.model.head.starts_plain if config.input.augment else 1
+    return len(data.train) * augmented + sum(len(part) for part in (data.val, data.test) if part is not None)
+
+
 def make_batches(
-    config: RunConfig, learner: Learner, annotations: Annotations, device: torch.device, *, training: bool
+    config: RunConfig,
+    learner: Learner,
+    annotations: Annotations,
+    device: torch.device,
+    *,
+    training: bool,
+    log: RunLog | None = None,
 ) -> Batches:
     """Batches of images, or of the frozen stages' maps where they are cached. Those for training are shuffled."""
     model, augment = learner.model, training and config.input.augment
@@ -143,12 +156,15 @@ def make_batches(
         model.backbone,
         config.input,
         config.cache,
+        pooled=keeps_averages(config.cache, model),
         augment=augment,
         shuffle=training,
         batch_size=config.train.batch_size,
         seed=config.seed,
+        workers=config.train.workers,
         device=device,
         precision=precision_of(config.train.precision, device),
+        log=log,
     )
 
 
@@ -163,10 +179,6 @@ def build_learner(config: RunConfig, problem: Problem) -> Learner:
             f"Method '{config.method_name}' needs category features, and head '{config.head_name}' gives none; "
             "use head=decoupled or head=graph."
         )
-    if config.cache.enabled:
-        if not model.backbone.num_frozen:
-            raise UserError("cache.enabled=true keeps the maps of frozen stages, but model.train_from freezes none.")
-        model.takes_maps = True
     return Learner(model, kind(config.method, problem, model.head.feature_dim))
 
 

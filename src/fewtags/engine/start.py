@@ -20,9 +20,7 @@ def start_head(run: Run) -> None:
     started = time.monotonic()
     was_training = model.training
     model.eval()
-    start = run.learner.start(training_maps(run, plain=model.head.starts_plain), len(run.data.train))
-    run.log.say(start.sentence)
-    run.left_out = start.left_out
+    run.log.say(run.learner.start(training_maps(run, plain=model.head.starts_plain), len(run.data.train)).sentence)
     model.train(was_training)
     if run.ema is not None:
         run.ema = ModelEmaV3(model, decay=run.config.train.ema)  # a copy of all that the start has made
@@ -34,7 +32,7 @@ def training_maps(run: Run, *, plain: bool) -> Iterator[Batch]:
     """The training images as feature maps behind the neck, plain or as augmented in the first epoch."""
     batches = run.train_batches  # these are plain already where nothing is augmented; their images are read only once
     if plain and run.config.input.augment:
-        batches = make_batches(run.config, run.learner, run.data.train, run.device, training=False)
+        batches = make_batches(run.config, run.learner, run.data.train, run.device, training=False, log=run.log)
     with run.log.progress_bar("First look at the images", batches.num_steps) as bar:
         for loaded in batches.epoch():
             bar.step()

@@ -7,6 +7,7 @@ explicit, it can also be cut: the frozen part's maps can be computed once, kept,
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,12 @@ class Backbone(nn.Module):
         for stage in self._frozen():
             stage.requires_grad_(False)
         self.train(self.training)
+
+    def all_frozen(self) -> Backbone:
+        """The same stages with nothing left to train, for passes over many images."""
+        whole = copy.copy(self)
+        whole.num_frozen = len(self.stages)
+        return whole
 
     def _frozen(self) -> list[nn.Module]:
         return list(self.stages.values())[: self.num_frozen]

@@ -29,6 +29,11 @@ class Classifier(nn.Module):
         self.head = head
         self.takes_maps = False  # set where the frozen stages' maps are given instead of images
 
+    @property
+    def looks_at_the_average(self) -> bool:
+        """Would the averages of the backbone's maps do in their place?"""
+        return self.head.looks_at_the_average and not len(self.neck)
+
     def feature_map(self, images: Tensor) -> Tensor:
         """[B, D, h, w], what the head sees."""
         return self.neck(self.backbone.forward_trainable(images) if self.takes_maps else self.backbone(images))
@@ -39,3 +44,7 @@ class Classifier(nn.Module):
         feature_map = self.feature_map(images)
         with torch.autocast(feature_map.device.type, enabled=False):
             return self.head(feature_map.float())
+
+    def behind_backbone(self, maps: Tensor) -> Outputs:
+        """The rest of the model, from the whole backbone's maps on, whatever computed them."""
+        return self.head(self.neck(maps).float())

@@ -62,6 +62,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         keeps_sums = not (config.residual or config.refine)
         self.discriminant = Discriminant(num_categories, in_channels, keeps_sums=keeps_sums)
         self.residual = Residual(config, in_channels, num_categories) if config.residual else None
+        self.looks_at_the_average = self.residual is None
         self.feature_dim = self.residual.width if self.residual is not None else None
 
     @property
@@ -92,9 +93,8 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         penalty, basis, known_proportion = float(model.penalty), model.basis, model.known_proportion.clone()
         if told is not None:
             told.remember(*seen.known_labels())
-        weights = None
         if self.config.refine:
-            statistics, weights = self._refine(statistics, features, labels)
+            self._refine(statistics, features, labels)
         if self.residual is not None:
             self.residual.start(basis, *seen.windows())
         return Start(
@@ -102,24 +102,18 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             f"{float(known_proportion.mean()):.0%} of the tags that apply are known "
             f"({'given' if self.config.known_proportion else 'estimated'}).",
             known_proportion,
-            model.left_out(statistics, features, labels, weights),
         )
 
-    def _refine(
-        self, statistics: DiscriminantSums, features: Tensor, labels: Tensor
-    ) -> tuple[DiscriminantSums, Tensor]:
-        """One round of self-labelling. Every unknown label counts as its probability, judged without itself.
-
-        Returns the new sums and how much every label counts in them.
-        """
+    def _refine(self, statistics: DiscriminantSums, features: Tensor, labels: Tensor) -> None:
+        """One round of self-labelling. Every unknown label counts as its probability, judged without itself."""
         model, basis = self.discriminant, self.discriminant.basis
         known, penalty = model.known_proportion.clone(), float(model.penalty)
         again = partial(model.fit, basis=basis, one_curve=self.config.calibration == "shared")
         again(statistics, features, labels, known, penalties=(penalty / SHARPER,))
         soft = model.soft_labels(statistics, features, labels)
-        statistics = statistics.relabelled(features, soft)
-        again(statistics, features, labels, known, weights=soft, penalties=(REFINED_PENALTY,))
-        return statistics, soft
+        again(
+            statistics.relabelled(features, soft), features, labels, known, weights=soft, penalties=(REFINED_PENALTY,)
+        )
 
     # --- labels that change ---
 

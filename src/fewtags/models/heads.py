@@ -38,6 +38,7 @@ class Head(nn.Module, Generic[C]):
     needs_words = False  # wants Problem.words
     needs_start: bool = False  # wants to see the training images once before the first epoch
     starts_plain: bool = True  # and that without augmentation; otherwise as in the first epoch
+    looks_at_the_average = False  # of the map, and at nothing else: no more need be kept of an image
     feature_dim: int | None = None  # width of Outputs.features, None where it gives none
 
     def __init__(self, config: C, in_channels: int, num_categories: int, words: WordVectors | None = None):
@@ -158,6 +159,7 @@ class LinearHead(Head["LinearHead.Config"]):
     # Crops have other features than whole images. If the mean is theirs, no weight shifts the logits of all at once;
     # with the plain images' mean ROLE does just that to reach its expected number of positives, and ranks badly.
     starts_plain = False
+    looks_at_the_average = True
 
     def __init__(self, config: Config, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__(config, in_channels, num_categories)

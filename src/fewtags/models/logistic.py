@@ -36,6 +36,7 @@ class LogisticHead(Head["LogisticHead.Config"]):
         training images."""
 
     needs_start = True
+    looks_at_the_average = True
     weight: Tensor
     bias: Tensor
 

@@ -18,8 +18,6 @@ from fewtags.models.discriminant import unit_length
 from fewtags.models.saved import SavedModel
 from fewtags.progress import progress_bar
 
-BATCH = 32  # images at a time; each is a step of the progress bar
-
 
 def unit_features(
     saved: SavedModel, annotations: Annotations, folder: Path, *, quiet: bool = False
@@ -36,8 +34,9 @@ def unit_features(
             return torch.from_numpy(np.load(numbers)), {int(row): reason for row, reason in kept["unreadable"].items()}
     unreadable: dict[int, str] = {}
     files = [annotations.path(row) for row in range(len(annotations))]
-    with progress_bar("Looking at the images", -(-len(files) // BATCH), quiet=quiet) as bar:
-        features = unit_length(pooled_features(saved, files, unreadable=unreadable, on_step=bar.step))
+    with progress_bar("Looking at the images", len(files), quiet=quiet, unit="images") as bar:
+        pooled = pooled_features(saved, files, unreadable=unreadable, on_step=lambda number: bar.step(by=number))
+    features = unit_length(pooled)
     folder.mkdir(parents=True, exist_ok=True)
     about.unlink(missing_ok=True)
     with atomic_write(numbers) as beside, beside.open("wb") as out:

@@ -42,8 +42,7 @@ export const api = {
   decide: (queue, answers) => post("/api/decisions", { queue, answers }),
   undo: (step) => post("/api/undo", { step }),
   changes: (since) => get("/api/changes", { since }),
-  image: (image) => get(`/api/images/${image}`),
-  evidence: (image, tag) => get(`/api/images/${image}/evidence`, { tag }),
+  image: (image, tag) => get(`/api/images/${image}`, { tag }),
 };
 
 export const thumbnail = (image) => `/api/images/${image}/thumbnail`;

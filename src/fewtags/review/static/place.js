@@ -51,9 +51,8 @@ export class Place extends EventTarget {
     return Object.fromEntries(FILTERS.map((key) => [key, DEFAULTS[key]]));
   }
 
-  /** How many filters are set. */
   get filtered() {
-    return FILTERS.filter((key) => this.values[key] !== DEFAULTS[key]).length;
+    return FILTERS.some((key) => key !== "stacks" && this.values[key] !== DEFAULTS[key]);
   }
 
   /** As the server wants to know it. */

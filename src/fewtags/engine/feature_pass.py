@@ -1,0 +1,100 @@
+"""Once over many images: read, decoded and run through the network by threads, the results in order.
+
+This is what the feature cache, `predict`, `evaluate` and `discover` do, so they are equally fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from itertools import islice
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from fewtags.contract import Batch
+from fewtags.data.dataset import Collate, ImageDataset, Loaded, Sample
+from fewtags.data.prefetch import default_workers, in_order
+from fewtags.engine.runtime import Runtime, own_threads, use_one_core
+
+Key = TypeVar("Key")
+T = TypeVar("T")
+
+
+class FeaturePass:
+    """Images in, features out; `finish` makes of a batch of maps what is wanted of them, in the same thread."""
+
+    def __init__(
+        self, runtime: Runtime, finish: Callable[[Tensor], Tensor] | None = None, *, workers: int | None = None
+    ):
+        self.runtime, self.finish = runtime, finish
+        self.workers = default_workers() if workers is None else workers
+
+    def over(self, keys: Iterable[Key], read: Callable[[Key], list[Sample]]) -> Iterator[list[Loaded]]:
+        """For every few keys, in order: one Loaded for each view that `read` gives, with features in place of images.
+
+        `read` is called by several threads. At most as many batches as there are threads wait to be taken.
+        """
+        collate = Collate(None)
+
+        def load(group: list[Key]) -> list[Loaded]:
+            views = zip(*(read(key) for key in group), strict=True)
+            return [collate(samples) for samples in views]
+
+        def compute(group: list[Key]) -> list[Loaded]:
+            return [self.features(loaded) for loaded in load(group)]
+
+        groups = in_groups(keys, self.runtime.batch)
+        if not self.runtime.in_threads:  # a GPU is fed by the caller's thread
+            with closing(in_order(load, groups, workers=self.workers, ahead=self.workers)) as batches:
+                for views in batches:
+                    yield [self.features(loaded) for loaded in views]
+            return
+        work = in_order(compute, groups, workers=self.workers, ahead=self.workers, initializer=use_one_core)
+        with own_threads(), closing(work) as results:
+            yield from results
+
+    def features(self, loaded: Loaded) -> Loaded:
+        if loaded.batch is None:
+            return loaded
+        with torch.inference_mode():
+            maps = self.runtime.run(loaded.batch.images)
+            features = (maps if self.finish is None else self.finish(maps)).cpu()
+        return Loaded(Batch(features, loaded.batch.labels, loaded.batch.index), loaded.broken)
+
+
+class FeatureBatches:
+    """Batches of features, computed as they are asked for: for one look at images that nobody keeps."""
+
+    def __init__(self, dataset: ImageDataset, making: FeaturePass, labels: Tensor):
+        self.dataset, self.making, self.labels = dataset, making, labels
+
+    @property
+    def num_steps(self) -> int:
+        return -(-len(self.dataset) // self.making.runtime.batch)
+
+    def epoch(self, number: int = 0, from_step: int = 0) -> Iterator[Loaded]:
+        rows = range(from_step * self.making.runtime.batch, len(self.dataset))
+        for (loaded,) in self.making.over(rows, lambda row: self.dataset.views(row, [number])):
+            if loaded.batch is None:
+                yield loaded
+            else:
+                index = loaded.batch.index
+                yield Loaded(Batch(loaded.batch.images, self.labels[index], index), loaded.broken)
+
+
+def average(maps: Tensor) -> Tensor:
+    """As a map of one place."""
+    return maps.float().mean((2, 3), keepdim=True)
+
+
+def num_rows(loaded: Loaded) -> int:
+    """Images read or found broken."""
+    return len(loaded.broken) + (0 if loaded.batch is None else len(loaded.batch.index))
+
+
+def in_groups(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    items = iter(items)
+    while group := list(islice(items, size)):
+        yield group

@@ -1,0 +1,256 @@
+"""What runs the network where nothing is learned: torch, ONNX Runtime or OpenVINO, whichever is fastest here.
+
+On a CPU every thread of a pass reads its own images and runs the network on them alone, on one core: nobody waits for
+anybody, and torch alone is up to three times faster so than with all cores on one batch (docs/speed.md). Which runtime
+is the fastest depends on the processor and the network, so one batch is timed with each. What is installed, agrees
+with torch and is worth its start for so many images may win.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fewtags.data.prefetch import default_workers, num_cores
+from fewtags.errors import MissingExtra, UserError, did_you_mean
+from fewtags.models.backbones import Backbone
+
+BATCH = 8  # on one core; torch is slower with more, as the maps no longer fit the processor's cache
+GPU_BATCH = 64
+TRIES = 3
+SAVES = 3.0  # what a faster runtime may save of the time: it is tried where that is longer than its start
+
+
+@dataclass(frozen=True)
+class Kind:
+    extra: str | None  # what has to be installed for it
+    start: float  # seconds to get it ready, about
+    agrees: float  # largest relative difference of pooled features from torch's
+    half: bool = False  # in bf16, which is slower than anything where the processor only emulates it
+
+
+KINDS = {
+    "torch": Kind(None, 0.0, 0.0),
+    "torch-bf16": Kind(None, 0.0, 0.03, half=True),
+    "onnxruntime": Kind("onnx", 2.0, 1e-3),
+    "openvino": Kind("openvino", 5.0, 1e-3),
+    "openvino-bf16": Kind("openvino", 5.0, 0.03, half=True),
+}
+
+
+@dataclass(frozen=True)
+class Runtime:
+    name: str
+    run: Callable[[Tensor], Tensor]  # images [B, 3, H, W] uint8 -> maps [B, D, h, w], on the device
+    batch: int = BATCH
+    in_threads: bool = True  # each thread runs batches of its own, on one core
+    speed: dict[str, float] = field(default_factory=dict)  # images a second of those that were timed, on all cores
+    left_out: dict[str, str] = field(default_factory=dict)  # why others were not taken
+
+    @property
+    def sentence(self) -> str:
+        """Which and why, for people; empty where there was nothing to choose."""
+        if len(self.speed) + len(self.left_out) < 2:
+            return ""
+        others = [f"{name} {speed:.0f}" for name, speed in self.speed.items() if name != self.name]
+        others += [f"{name}: {reason}" for name, reason in self.left_out.items()]
+        return f"Features by {self.name}, about {self.speed[self.name]:.0f} images/s ({', '.join(others)})."
+
+
+def choose_runtime(
+    backbone: Backbone,
+    name: str,
+    size: int,
+    device: torch.device,
+    precision: torch.dtype | None = None,
+    num_images: int | None = None,
+) -> Runtime:
+    """The frozen stages of `backbone` by the runtime of this name; "auto" times one batch with each.
+
+    Without a number of images there are many.
+    """
+    if name != "auto" and name not in KINDS:
+        raise UserError(f"There is no runtime '{name}'; {did_you_mean(name, ['auto', *KINDS])}")
+    if device.type != "cpu":
+        if name not in ("auto", "torch"):
+            raise UserError(f"cache.runtime={name} runs on the CPU, and the device is {device}; use torch or auto.")
+        return Runtime("torch", torch_runtime(backbone, device, precision), GPU_BATCH, in_threads=False)
+    if precision is not None or name == "torch":
+        return Runtime("torch", torch_runtime(backbone, device, precision))
+    if name != "auto":
+        return build(name, backbone, size)
+    return fastest(backbone, size, float("inf") if num_images is None else num_images)
+
+
+def build(name: str, backbone: Backbone, size: int) -> Runtime:
+    builders: dict[str, Callable[[], Callable[[Tensor], Tensor]]] = {
+        "torch": lambda: torch_runtime(backbone, torch.device("cpu"), None),
+        "torch-bf16": lambda: torch_runtime(backbone, torch.device("cpu"), torch.bfloat16),
+        "onnxruntime": lambda: onnx_runtime(backbone, size),
+        "openvino": lambda: openvino_runtime(backbone, size, "f32"),
+        "openvino-bf16": lambda: openvino_runtime(backbone, size, "bf16"),
+    }
+    return Runtime(name, builders[name]())
+
+
+# --- which ---
+
+
+def fastest(backbone: Backbone, size: int, num_images: float) -> Runtime:
+    """torch, unless another one is faster, agrees with it, and saves more time than it takes to start."""
+    pixels = torch.randint(0, 256, (BATCH, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    images = nn.functional.interpolate(pixels.float(), (size, size), mode="bilinear").to(torch.uint8)
+    images = images.contiguous(memory_format=torch.channels_last)
+    best = build("torch", backbone, size)
+    seconds, expected = timed(best.run, images)
+    speed, left_out = {"torch": BATCH / seconds * num_cores()}, {}
+    for name, kind in KINDS.items():
+        if name == "torch" or (kind.half and not native_bf16()):
+            continue
+        if num_images * seconds / BATCH / num_cores() / SAVES < kind.start:
+            continue
+        try:
+            other = build(name, backbone, size)
+            others_seconds, maps = timed(other.run, images)
+        except MissingExtra:
+            left_out[name] = "not installed"
+            continue
+        except Exception as error:  # a network that it cannot run, in as many words as each of them likes
+            left_out[name] = f"{type(error).__name__}"
+            continue
+        if difference(maps, expected) > kind.agrees:
+            left_out[name] = "gives other features"
+            continue
+        speed[name] = BATCH / others_seconds * num_cores()
+        if others_seconds < seconds:
+            best, seconds = other, others_seconds
+    return replace(best, speed=speed, left_out=left_out)
+
+
+def timed(run: Callable[[Tensor], Tensor], images: Tensor) -> tuple[float, Tensor]:
+    """Seconds of the quickest of a few calls, on one core as in a pass, and what it gives."""
+
+    def calls() -> tuple[float, Tensor]:
+        maps, seconds = run(images), []
+        for _ in range(TRIES):
+            started = time.perf_counter()
+            maps = run(images)
+            seconds.append(time.perf_counter() - started)
+        return min(seconds), maps
+
+    with own_threads(), ThreadPoolExecutor(1, initializer=use_one_core) as pool:
+        return pool.submit(calls).result()
+
+
+def difference(maps: Tensor, expected: Tensor) -> float:
+    """Relative, of the pooled features; infinite where they are not even numbers."""
+    pooled, wanted = maps.float().mean((2, 3)), expected.float().mean((2, 3))
+    relative = float((pooled - wanted).norm() / wanted.norm().clamp(min=1e-12))
+    return relative if relative == relative else float("inf")
+
+
+def native_bf16() -> bool:
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:  # neither Linux nor worth a guess
+        return False
+    return any(flag in flags.split() for flag in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+# --- threads ---
+
+
+def use_one_core() -> None:
+    """What torch computes in this thread from now on stays in it."""
+    torch.set_num_threads(1)
+
+
+class own_threads:  # noqa: N801 (used like a function)
+    """Within, threads may call `use_one_core`; behind it new threads use all cores again."""
+
+    def __enter__(self) -> None:
+        self.before = torch.get_num_threads()
+
+    def __exit__(self, *_: Any) -> None:
+        torch.set_num_threads(self.before)
+
+
+# --- the runtimes ---
+
+
+def torch_runtime(
+    backbone: Backbone, device: torch.device, precision: torch.dtype | None
+) -> Callable[[Tensor], Tensor]:
+    def run(images: Tensor) -> Tensor:
+        with torch.inference_mode(), torch.autocast(device.type, dtype=precision, enabled=precision is not None):
+            return backbone.forward_frozen(images.to(device, non_blocking=True))
+
+    return run
+
+
+def normalised(backbone: Backbone) -> Callable[[Tensor], Any]:
+    """Images [B, 3, H, W] uint8 as an array of what the first stage sees."""
+    mean, std = backbone.pixel_mean.cpu(), backbone.pixel_std.cpu()
+    return lambda images: ((images - mean) / std).contiguous().numpy()
+
+
+def frozen_stages(backbone: Backbone) -> nn.Module:
+    return nn.Sequential(*list(backbone.stages.values())[: backbone.num_frozen]).eval()
+
+
+def openvino_runtime(backbone: Backbone, size: int, precision: str) -> Callable[[Tensor], Tensor]:
+    try:
+        import openvino
+    except ImportError:
+        raise MissingExtra("cache.runtime=openvino", "openvino") from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch deprecates the tracing that OpenVINO still does
+        model = openvino.convert_model(frozen_stages(backbone), example_input=torch.zeros(1, 3, size, size))
+    settings = {
+        "INFERENCE_PRECISION_HINT": precision,
+        "NUM_STREAMS": str(default_workers()),
+        "INFERENCE_NUM_THREADS": str(num_cores()),
+        "ENABLE_CPU_PINNING": False,  # the cores are shared with those who decode
+    }
+    compiled = openvino.compile_model(model, "CPU", settings)
+    prepare, own = normalised(backbone), threading.local()
+
+    def run(images: Tensor) -> Tensor:
+        if not hasattr(own, "request"):
+            own.request = compiled.create_infer_request()
+        return torch.from_numpy(own.request.infer([prepare(images)])[0])
+
+    return run
+
+
+def onnx_runtime(backbone: Backbone, size: int) -> Callable[[Tensor], Tensor]:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtra("cache.runtime=onnxruntime", "onnx") from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = max(1, num_cores() // default_workers())
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+        warnings.simplefilter("ignore")  # torch deprecates the exporter that needs no other package
+        file = Path(folder) / "stages.onnx"
+        torch.onnx.export(
+            frozen_stages(backbone),
+            (torch.zeros(2, 3, size, size),),
+            file,
+            input_names=["images"],
+            dynamic_axes={"images": {0: "batch"}},
+            dynamo=False,
+        )
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    prepare = normalised(backbone)
+    return lambda images: torch.from_numpy(session.run(None, {"images": prepare(images)})[0])
