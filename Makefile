@@ -57,7 +57,7 @@ docs-serve: docs  ## Read the documentation in a browser: http://127.0.0.1:8008
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8008
 
 coverage: setup  ## Run the tests and show which lines they reach
-	$(TEST_ENV) $(BIN)/python -m pytest -m "not slow" --cov=fewtags --cov-report=term:skip-covered --cov-report=xml
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow" --cov=fewtags --cov-report=term:skip-covered --cov-report=xml
 
 release-check: setup  ## Build the wheel, install it into a clean environment and try it there
 	$(BIN)/python tools/release_check.py

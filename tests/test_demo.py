@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from conftest import Cli
 
 
@@ -9,8 +11,14 @@ def test_the_demo_trains_tells_and_shows(cli: Cli, tmp_path):
     answer = cli("demo", "--quick", "--methods", "an,caldnr", "--out", str(tmp_path / "demo"))
     assert answer.code == 0
     assert "of their" in answer.out  # how many tags are known
-    assert all(word in answer.out for word in ("an", "caldnr", "mAP", "OF1", "CF1"))
-    assert "Missing tags found by" in answer.out
+    table = [line.replace("│", " ").replace("┃", " ").split() for line in answer.out.splitlines()]
+    assert ["method", "mAP", "OF1", "CF1", "seconds"] in table
+    for method in ("an", "caldnr"):
+        (row,) = (cells for cells in table if cells[:1] == [method])
+        assert all(0 <= float(score) <= 100 for score in row[1:4])
+    assert re.search(
+        r"Missing tags found by (an|caldnr): [\d,]+, of which [\d,]+ are right", " ".join(answer.out.split())
+    )
     page = (tmp_path / "demo/report.html").read_text(encoding="utf-8")
     assert "fewtags demo" in page
     assert "http://" not in page.replace("http://www.w3.org", "")  # nothing is fetched

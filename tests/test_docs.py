@@ -251,6 +251,15 @@ def test_paths_in_the_code_exist():
             assert (PROJECT / name).exists() or Path(name).name in GENERATED, f"{short(file)} names {name}"
 
 
+def test_the_architecture_page_has_the_layout_as_it_is():
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    package = PROJECT / "src" / "fewtags"
+    there = {file.name for file in package.rglob("*.py")}
+    assert set(re.findall(r"\b[a-z_]+\.py\b", page)) - there <= {"__init__.py"}
+    rooms = {file.name for file in package.iterdir() if file.suffix == ".py" or (file / "__init__.py").exists()}
+    assert [name for name in sorted(rooms - {"__main__.py"}) if name not in page] == []
+
+
 def test_every_page_is_in_the_navigation():
     config = yaml.safe_load((PROJECT / "mkdocs.yml").read_text(encoding="utf-8"))
     listed = set(pages_of(config["nav"]))

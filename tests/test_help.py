@@ -57,10 +57,14 @@ def test_help_loads_nothing_heavy(command):
 
 
 @pytest.mark.parametrize("command", [None, "train"])
-def test_help_answers_in_half_a_second(command):
-    """Processor time, best of several: a busy machine slows the wall clock, not what has to be computed."""
-    arguments = [sys.executable, "-m", "fewtags", *filter(None, [command]), "--help"]
-    assert min(processor_seconds(arguments) for _ in range(4)) < 0.5
+def test_help_costs_little_more_than_to_import_what_parses_it(command):
+    """Processor time, best of several, as a multiple: a slow or busy machine slows both. 1.5 and 3 were measured."""
+    arguments = ["-m", "fewtags", *filter(None, [command]), "--help"]
+    ours, least = (
+        min(processor_seconds([sys.executable, *what]) for _ in range(4))
+        for what in (arguments, ["-c", "import typer"])
+    )
+    assert ours < 6 * least
 
 
 def processor_seconds(arguments: list[str]) -> float:

@@ -1,9 +1,10 @@
-"""The metrics against scikit-learn and against slow loops written from the formulas (methods.md 1.5)."""
+"""The metrics against scikit-learn and against slow loops written from the formulas."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from fractions import Fraction
 
@@ -254,15 +255,22 @@ def test_inputs_are_not_written_to():
     assert all((a == b).all() for a, b in zip(arrays, before, strict=True))
 
 
-def test_coco_takes_under_a_second():
+def processor_seconds(work: Callable[[], object]) -> float:
+    """The best of three, in processor time: other work on the machine hardly shows in it."""
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def test_all_of_cocos_scores_cost_a_few_sorts():
+    """3.4 were measured."""
     rng = np.random.default_rng(0)
     scores, truth = rng.random((40_504, 80), dtype=np.float32), rng.random((40_504, 80)) < 0.036
-    times = []
-    for _ in range(3):  # the best of three: other work may share the machine
-        start = time.perf_counter()
-        evaluate_scores(scores, truth)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 1
+    one_sort = processor_seconds(lambda: np.argsort(scores, axis=0))
+    assert processor_seconds(lambda: evaluate_scores(scores, truth)) < 10 * one_sort
 
 
 GOOD = np.full((3, 2), 0.5)

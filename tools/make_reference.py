@@ -123,10 +123,7 @@ def settings_page() -> str:
     for group in GENERAL:
         kind = RunConfig.model_fields[group].annotation
         parts.append(f"## `{group}`\n\n{settings_table(kind, group)}")
-    parts.append(f"### `data.options`\n\nOptions of the readers ([Data formats](data-formats.md)); "
-                 f"`-o name=value` for short. Every reader has these:\n\n"
-                 f"{settings_table(ReadOptions, 'data.options')}")  # fmt: skip
-    parts += [reader_section(format) for format in FORMATS.values() if format.options is not ReadOptions]
+        parts += reader_options() if group == "data" else []
     parts.append("## `head`\n\nWhat turns a feature map into one logit per category. `head.name` chooses another than "
                  "the method's own.")  # fmt: skip
     parts += [f"### Head `{name}`\n\n{settings_table(head_class(name).Config, 'head')}" for name in HEADS]
@@ -134,6 +131,14 @@ def settings_page() -> str:
                  "`--profile NAME` its profile.")  # fmt: skip
     parts += [method_section(method) for method in METHODS.values()]
     return "\n\n".join(parts) + "\n"
+
+
+def reader_options() -> list[str]:
+    start = (
+        "### `data.options`\n\nOptions of the readers ([Data formats](data-formats.md)); `-o name=value` for short. "
+    )
+    start += f"Every reader has these:\n\n{settings_table(ReadOptions, 'data.options')}"
+    return [start, *(reader_section(format) for format in FORMATS.values() if format.options is not ReadOptions)]
 
 
 def reader_section(format: Format) -> str:

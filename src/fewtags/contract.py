@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fewtags.estimates import ScoreBins
+
 
 @dataclass(frozen=True)
 class WordVectors:
@@ -78,6 +80,7 @@ class Start:
 
     sentence: str  # for the log
     known_proportion: Tensor | None = None  # [C] share of the present labels that are known, where it was estimated
+    left_out: ScoreBins | None = None  # log-odds of the training labels, each judged without itself, where it can be
 
 
 @dataclass(frozen=True)

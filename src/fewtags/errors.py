@@ -3,6 +3,7 @@
     UserError            exit 2   wrong usage, configuration or file: says what was found and what to do
     ├── RunFailed        exit 1   the run itself failed (loss not finite, disk full)
     ├── DataError        exit 3   the data cannot be trained on
+    ├── QualityTooLow    exit 4   a model is worse than was asked for
     ├── MissingExtra     exit 5   an optional dependency is not installed
     └── Interrupted      exit 130 Ctrl-C or SIGTERM, after the checkpoint was written
 
@@ -25,6 +26,10 @@ class RunFailed(UserError):
 
 class DataError(UserError):
     exit_code = 3
+
+
+class QualityTooLow(UserError):
+    exit_code = 4
 
 
 class MissingExtra(UserError):

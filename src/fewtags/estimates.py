@@ -342,6 +342,25 @@ class Estimates:
         return {**record, "assumption": ASSUMPTION}
 
 
+def in_words(record: dict[str, Any]) -> list[str]:
+    """What `Estimates.as_json` says, in a few lines for people."""
+
+    def share(key: str, name: str) -> str:
+        value, low, high = (100 * number for number in record[key])
+        return f"{name} {value:.0f} ({low:.0f} to {high:.0f})"
+
+    lines = []
+    if record.get("map"):
+        quality = ", ".join(share(key, name) for key, name in (("map", "mAP"), ("of1", "OF1"), ("cf1", "CF1")))
+        lines.append(f"estimated: {quality}")
+    if record.get("missing"):
+        value, low, high = record["missing"]
+        known = 100 * record["known_proportion"][0]
+        missing = f"about {value:,.0f} tags are missing ({low:,.0f} to {high:,.0f})"
+        lines.append(f"{missing}; {known:.0f} % of those that apply are known")
+    return [*lines, record["assumption"]]
+
+
 def estimate_quality(
     bins: ScoreBins,
     known_proportion: float | None = None,

@@ -15,7 +15,7 @@ import torch
 
 from fewtags.config import DEFAULT_METHOD, RunConfig, flat, load_config, nested
 from fewtags.data.annotations import Annotations
-from fewtags.data.inputs import Images, Picture, annotations_of, has_images, listed
+from fewtags.data.inputs import Images, Picture, annotations_of, image_column, listed
 from fewtags.data.prepare import measurable, split_data
 from fewtags.engine.prediction import find_images, name_of, pooled_features, predict_files
 from fewtags.engine.run_folder import RunFolder
@@ -289,7 +289,7 @@ def changed_settings(training: Mapping[str, Any]) -> dict[str, Any]:
 
 def one_by_one(images: Images, tags: Any) -> Images:
     """Of a folder whose tags are given as a list or a matrix, its images in sorted order; else `images` themselves."""
-    read_together = tags is None or isinstance(tags, str | Path) or has_images(tags)
+    read_together = tags is None or isinstance(tags, str | Path) or image_column(tags)
     return images if read_together or not isinstance(images, str | Path) else find_images([images])
 
 

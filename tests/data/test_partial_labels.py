@@ -1,4 +1,4 @@
-"""The partial-label protocol (methods.md 1.2): one draw, nested proportions, golden values."""
+"""The partial-label protocol: one draw, nested proportions, golden values."""
 
 from __future__ import annotations
 

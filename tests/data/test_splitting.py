@@ -88,9 +88,9 @@ def test_no_images_or_no_categories():
 
 def test_a_large_set_takes_seconds():
     labels = np.random.default_rng(0).random((100_000, 200)) < np.geomspace(1e-4, 0.3, 200)
-    start = time.perf_counter()
+    start = time.process_time()  # 0.25 measured
     stratified_split(labels, 0.1)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.5, 20, float("nan"), "0.2"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +23,9 @@ from fewtags.engine.checkpoint import load_checkpoint
 from fewtags.engine.prediction import predict_files
 from fewtags.engine.record import load_run_config
 from fewtags.engine.run_log import read_rows
-from fewtags.errors import Interrupted, RunFailed, UserError
+from fewtags.errors import Interrupted, MissingExtra, RunFailed, UserError
 from fewtags.methods import METHODS, objective_class
+from fewtags.models.classifier import Classifier
 from fewtags.models.saved import load_model
 
 
@@ -227,3 +229,55 @@ def test_a_stop_is_delayed_to_the_end_of_a_window(patches, tmp_path, monkeypatch
     stop_after(1, monkeypatch)
     with pytest.raises(Interrupted, match="step 3;"):
         run(TinyConfig.make("train.accumulate=3", "train.epochs=1"), tmp_path / "run", patches)
+
+
+def test_half_precision_on_the_way_and_single_precision_where_it_counts(patches, tmp_path, monkeypatch):
+    """bf16: the backbone computes in it; logits, losses, weights and what is measured do not."""
+    seen: dict[str, torch.dtype] = {}
+
+    def maps(self, images):
+        found = feature_map(self, images)
+        seen["maps"] = found.dtype
+        return found
+
+    def outputs(self, images):
+        found = forward(self, images)
+        seen["logits"] = found.logits.dtype
+        return found
+
+    feature_map, forward = Classifier.feature_map, Classifier.forward
+    settings = ("train.epochs=3", "train.lr=1e-3", "data.known=1.0")
+    plain = run(TinyConfig.make(*settings, "train.precision=fp32"), tmp_path / "fp32", patches)
+    monkeypatch.setattr(Classifier, "feature_map", maps)
+    monkeypatch.setattr(Classifier, "forward", outputs)
+    half = run(TinyConfig.make(*settings, "train.precision=bf16"), tmp_path / "bf16", patches)
+    assert seen == {"maps": torch.bfloat16, "logits": torch.float32}
+    weights = load_checkpoint(tmp_path / "bf16/checkpoints/last.pt")["model"]
+    assert {value.dtype for value in weights.values() if value.is_floating_point()} == {torch.float32}
+    losses = [
+        [row["loss"] for row in read_rows(tmp_path / name / "metrics.jsonl") if row["kind"] == "train"]
+        for name in ("fp32", "bf16")
+    ]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=0.05)
+    assert half.last.map == pytest.approx(plain.last.map, abs=0.1)
+
+
+def test_tensorboard_is_shown_what_the_log_has(patches, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run(TinyConfig.make(), tmp_path / "run", patches, tensorboard=True)
+    board = EventAccumulator(str(tmp_path / "run/tensorboard"))
+    board.Reload()
+    rows = read_rows(tmp_path / "run/metrics.jsonl")
+    for kind, name, tag in (("train", "loss", "train/loss"), ("eval", "map", "test/map")):
+        expected = [(row["epoch"], row[name]) for row in rows if row["kind"] == kind]
+        shown = [(event.step, event.value) for event in board.Scalars(tag)]
+        assert len(shown) == 2
+        np.testing.assert_allclose(shown, expected, rtol=1e-5)
+
+
+def test_without_tensorboard_a_run_is_refused_before_it_begins(patches, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(MissingExtra, match=r"fewtags\[tracking\]"):
+        run(TinyConfig.make(), tmp_path / "run", patches, tensorboard=True)
+    assert not (tmp_path / "run").exists()

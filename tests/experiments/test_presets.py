@@ -12,8 +12,8 @@ from PIL import Image
 from conftest import PROJECT
 from fewtags.config import load_config
 from fewtags.data.prepare import prepare_data
+from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
-from fewtags.metrics import Scores
 
 PRESETS = ("voc2007", "coco2014", "vg200")
 XML = "<annotation>{}</annotation>"
@@ -92,4 +92,9 @@ def test_it_starts_on_data_of_its_layout(preset, tmp_path):
     data = prepare_data(config.data)
     assert (len(data.train), data.test is not None and len(data.test)) == (8, 4)
     result = train(config, tmp_path / "run", data=data, quiet=True)
-    assert isinstance(result.last, Scores)
+    assert result.last is not None
+    assert (result.last.num_images, result.epochs) == (4, 1)
+    assert 0 <= result.last.map <= 1
+    (row,) = (row for row in read_rows(tmp_path / "run/metrics.jsonl") if row["kind"] == "train")
+    assert row["loss"] == pytest.approx(sum(value for name, value in row.items() if name.startswith("loss.")), rel=1e-4)
+    assert {"loss.observed", "loss.kept", "loss.cross_image"} <= row.keys()  # from the first epoch on

@@ -30,14 +30,14 @@ def runs(patches: Annotations, tmp_path_factory: pytest.TempPathFactory) -> Path
     """Two methods at two proportions, from data on disk; one that does not train at one of them."""
     folder = tmp_path_factory.mktemp("report")
     patches.save(folder / "patches.jsonl")
-    config = TinyConfig.make(f"data.source={folder / 'patches.jsonl'}", "method=instant", "data.known=0.3")
+    fine = "model.output_stride=16"  # 32 px: a map of 2x2
+    config = TinyConfig.make(f"data.source={folder / 'patches.jsonl'}", "method=instant", "data.known=0.3", fine)
     train(config, folder / "runs" / "instant-0.3", quiet=True)
     for method in ("an", "caldnr"):
         for known in (0.3, 0.8):
             source = f"data.source={folder / 'patches.jsonl'}"
             more = ["method.profile=relative", "method.discover_from_epoch=0"] if method == "caldnr" else []
-            more += ["model.output_stride=16"]  # 32 px: a map of 2x2
-            config = TinyConfig.make(source, f"method={method}", f"data.known={known}", *more)
+            config = TinyConfig.make(source, f"method={method}", f"data.known={known}", fine, *more)
             train(config, folder / "runs" / f"{method}-{known}", quiet=True)
     return folder / "runs"
 
@@ -64,8 +64,8 @@ def test_it_shows_the_numbers_of_the_runs(page, runs):
     for row in tidy_rows(find_runs([runs])):
         if row["epoch_rule"] == "last":
             assert f">{row['map']:.1f}</td>" in page
-    for section in ("tables", "proportions", "learning", "categories", "decisions", "images", "runs"):
-        assert f'<section id="{section}">' in page
+    for name in ("images", "found", "tables", "proportions", "learning", "categories", "decisions", "runs"):
+        assert section(page, name)
 
 
 def test_categories_stand_beside_their_numbers_of_positives(page, runs, patches):
@@ -121,10 +121,13 @@ def test_the_legend_names_only_the_lines_that_a_method_has():
     assert state_lines([{"epoch": 1, "theta_pos": [0.5], "s_neg": [0.1]}]) == {"theta_pos": 0, "s_neg": 3}
 
 
-def test_images_and_attention_are_embedded(page):
-    assert page.count("data:image/jpeg;base64,") >= 8 * 3  # eight test images, each with two maps
-    assert "The heat maps show where caldnr (relative) looked for a tag." in page
-    assert page.count('alt="Where ') == 8 * 2
+def test_images_and_heat_maps_are_embedded(page):
+    """Of each of eight test images, and of up to two of its tags."""
+    text = section(page, "images")
+    assert "The heat maps show which places spoke for a tag." in text
+    maps = text.count('alt="Where ')
+    assert text.count("data:image/jpeg;base64,") == 8 + maps
+    assert 8 <= maps <= 16
 
 
 def test_a_map_of_one_place_is_not_shown(patches, tmp_path):
@@ -134,7 +137,7 @@ def test_a_map_of_one_place_is_not_shown(patches, tmp_path):
     train(config, tmp_path / "run", quiet=True)
     page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
     assert page.count("data:image/jpeg") >= 8
-    assert "looked for" not in page
+    assert "heat maps" not in page
     assert '<section id="learning">' not in page  # one epoch is a dot, not a curve
     assert "<svg" not in section(page, "images")
 
@@ -195,6 +198,32 @@ def test_it_works_without_the_images(runs, tmp_path):
     assert re.search(r"No pictures: .*gone\.jsonl does not exist\..*say where it is now with --data\.", page)
 
 
+# --- tags found ---
+
+
+def test_found_tags_are_counted_and_shown(page, runs):
+    """Per category, against the truth that was hidden, with the pictures of the most certain ones."""
+    text = section(page, "found")
+    counts = re.search(r"found ([\d,]+) tags? that nobody wrote down\. ([\d,]+) of them .* ([\d,]+) were hidden", text)
+    found, right, hidden = (int(number.replace(",", "")) for number in counts.groups())
+    rows = re.findall(r'<th scope="row">(\w+)</th><td>(\d+)</td><td>(\d+)</td>\s*<td>(\d+)</td><td>(\d+)</td>', text)
+    assert {row[0] for row in rows} == {"red", "green", "blue"}
+    assert [sum(int(row[k]) for row in rows) for k in (2, 3, 4)] == [found, right, hidden]
+    assert right <= found
+    assert "data:image/jpeg" in text
+
+
+def test_many_images_are_not_looked_through_for_the_page(runs, tmp_path, monkeypatch):
+    """Unless `fewtags discover` did so before: then it takes no time."""
+    monkeypatch.setattr("fewtags.experiments.found.FEW_IMAGES", 10)
+    shutil.copytree(runs / "instant-0.3", tmp_path / "run", ignore=shutil.ignore_patterns("outputs"))
+    page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
+    assert f"`fewtags discover {tmp_path / 'run'}` looks through all images" in section(page, "found")
+    (tmp_path / "run/outputs/kept").mkdir(parents=True)
+    (tmp_path / "run/outputs/kept/about.json").write_text("{}")
+    assert "<table" in section(write_report([tmp_path / "run"], tmp_path / "report.html").read_text(), "found")
+
+
 def test_pictures_that_moved_can_be_named(patches, tmp_path, cli):
     shutil.copytree(patches.root, tmp_path / "photos")
     replace(patches, root=tmp_path / "photos").save(tmp_path / "patches.jsonl")
@@ -246,6 +275,13 @@ def test_a_tag_that_nobody_spoke_of_is_not_wrong_on_the_page(partial, tmp_path):
     assert "✗" not in page
     assert 'class="tag unknown"' in page
     assert "nobody said whether it applies" in page
+
+
+def test_finds_are_expected_to_be_right_where_nobody_knows(partial, tmp_path):
+    text = section(write_report([partial], tmp_path / "report.html").read_text(), "found")
+    assert "of them are right: an estimate." in text
+    assert '<th scope="col">expected right</th>' in text
+    assert '<th scope="col">right</th>' not in text
 
 
 def test_a_run_under_way_is_shown_as_not_finished(runs, tmp_path):

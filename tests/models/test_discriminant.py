@@ -1,6 +1,7 @@
 """The closed-form tagger: against its formula written out, under splits and changed labels, and calibrated."""
 
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -239,20 +240,29 @@ def test_a_saved_model_goes_on_where_it_was():
     torch.testing.assert_close(again.scores(features), model.scores(features))
 
 
-def test_reranking_a_hundred_thousand_images_is_quick():
-    """Under 100 ms of processor time, which other work on the machine does not lengthen."""
-    generator = torch.Generator().manual_seed(0)
-    stored = torch.rand(100_000, 1280, generator=generator)
-    labels = (torch.rand(1500, 3, generator=generator) < 0.1).to(torch.int8)
-    model = fitted(stored[:1500], labels, penalties=(1.0,))
-    stored = unit_length(stored)
+def processor_seconds(work: Callable[[int], object]) -> float:
+    """The best of five."""
     seconds = []
-    for image in range(5):
+    for number in range(5):
         start = time.process_time()
+        work(number)
+        seconds.append(time.process_time() - start)
+    return min(seconds)
+
+
+def test_a_new_label_and_a_new_ranking_cost_little_more_than_one_product_and_a_sort():
+    """Of all images' features with one vector: what is there to do at least."""
+    generator = torch.Generator().manual_seed(0)
+    stored = unit_length(torch.rand(30_000, 640, generator=generator))
+    labels = (torch.rand(700, 3, generator=generator) < 0.1).to(torch.int8)
+    model = fitted(stored[:700], labels, penalties=(1.0,))
+
+    def work(image: int) -> None:
         model.relabel(stored[image], 0, PRESENT)
         model.rerank(0, stored)
-        seconds.append(time.process_time() - start)
-    assert min(seconds) < 0.1
+
+    least = processor_seconds(lambda _: torch.mv(stored, model.weights[0]).argsort(descending=True))
+    assert processor_seconds(work) < 5 * least
 
 
 def test_nothing_known_and_impossible_proportions_are_said():

@@ -267,6 +267,7 @@ def test_accept_all_above_shows_a_sample_first_and_is_one_undo_step(page, server
 def test_a_stack_is_decided_together_and_can_be_taken_apart(page, server):
     stack = page.locator(".tile.burst").first
     for _ in range(40):
+        wait_until(page, "!document.querySelector('.tile.empty')")
         if stack.count():
             break
         press(page, "PageDown")
@@ -312,13 +313,15 @@ def test_a_reload_shows_what_is_left_and_the_address_has_the_filters(page):
     page.reload()
     page.wait_for_selector("body.ready")
     assert image_of(page, 0) != image
+    page.get_by_role("button", name=re.compile(r"^Filters")).click()
     page.get_by_label("Show").select_option("present")
     expect(page.locator(".count-line")).to_contain_text("1 shown")
     assert "status=present" in page.url
     page.reload()
     page.wait_for_selector("body.ready")
     assert image_of(page, 0) == image
-    page.get_by_role("button", name="No filters").first.click()
+    page.get_by_role("button", name="Filters (2)").click()
+    page.get_by_role("button", name="No filters").click()
     assert "status" not in page.url
 
 

@@ -131,11 +131,14 @@ def test_everything_above_a_probability_comes_with_a_sample_and_is_one_step(clie
 
 
 def test_an_image_has_its_tags_and_the_evidence_for_one(client):
-    found = client.get("/api/images/4", params={"tag": "dog"}).json()
+    found = client.get("/api/images/4").json()
     assert [tag["name"] for tag in found["tags"]] == ["cat", "dog", "sea"]
     assert found["name"] == "0004.jpg"
-    assert len(found["nearest"]) == 3
-    assert found["nearest"][0]["similarity"] >= found["nearest"][1]["similarity"]
+    evidence = client.get("/api/images/4/evidence", params={"tag": "dog"}).json()
+    assert evidence["tag"] == found["tags"][1]
+    assert len(evidence["nearest"]) == 3
+    assert evidence["nearest"][0]["similarity"] >= evidence["nearest"][1]["similarity"]
+    assert 0 < evidence["threshold"] < 1
 
 
 def test_a_forgotten_queue_and_wrong_requests_are_told_apart(client):
@@ -231,6 +234,13 @@ def test_a_foreign_host_name_is_refused(client, host):
 @pytest.mark.parametrize("host", ["127.0.0.1:8321", "localhost:8321", "[::1]:8321"])
 def test_the_names_of_this_machine_are_taken(client, host):
     assert client.get("/api/session", headers={"host": host}).status_code == 200
+
+
+def test_addresses_are_printed_so_that_a_browser_opens_them():
+    assert Address("0.0.0.0", 8321).origin == "http://127.0.0.1:8321"
+    assert Address("::1", 8321).origin == "http://[::1]:8321"
+    assert Address("localhost", 80).answers_to("localhost")
+    assert not Address("localhost", 81).answers_to("localhost")
 
 
 def test_listening_to_all_takes_any_number_but_no_foreign_name(served):

@@ -59,6 +59,8 @@ def run_demo(
     page = folder / "report.html"
     write_report([result.folder for result in results.values()], page, title="fewtags demo")
     console.print(f"A page with the curves, categories and pictures: {page}", highlight=False)
+    review = f"fewtags review {results[best].folder}"
+    console.print(f"Decide about the missing tags in the browser, and watch it learn: {review}", highlight=False)
     return list(results.values())
 
 

@@ -108,7 +108,7 @@ def tables(found: Found) -> Iterator[Table | str]:
     if discovery.num_doubtful:
         title = f"Given tags that look wrong, most doubtful first ({discovery.num_doubtful:,} of them)"
         yield label_table(found, discovery.doubtful, title, shown=SHOWN // 2)
-        yield "Doubtful: judged without itself, the tag is less likely than for an image picked at random."
+        yield "Doubtful: judged without itself, the tag is not a third as likely as for an image picked at random."
     if len(discovery.missing) < discovery.num_missing:
         yield f"The {found.limit:,} most certain ones are listed; --limit lists more."
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,36 @@ import numpy as np
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
-from fewtags.engine.evaluation import measure
+from fewtags.engine.evaluation import Predictions, measure
 from fewtags.engine.prediction import predict_annotations
+from fewtags.engine.quality import prediction_bins
 from fewtags.engine.record import load_run_data
 from fewtags.engine.run_folder import RunFolder
-from fewtags.errors import DataError, UserError, did_you_mean
-from fewtags.labels import SPLITS
+from fewtags.errors import DataError, QualityTooLow, UserError, did_you_mean
+from fewtags.estimates import estimate_quality, in_words
+from fewtags.labels import PRESENT, SPLITS
 from fewtags.metrics import Scores
 from fewtags.models.saved import SavedModel, load_model, read_object
 from fewtags.progress import progress_bar
 from fewtags.wording import plural
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    scores: Scores  # where labels are partial: over the known ones, or with unknown as absent
+    categories: list[str]
+    estimates: dict[str, Any] | None  # where labels are partial; see fewtags.estimates
+    warnings: list[str]
+
+    @property
+    def map(self) -> float:
+        """Measured, or estimated where it cannot be measured."""
+        return self.scores.map if self.estimates is None else self.estimates["map"][0]
+
+    def must_reach(self, min_map: float) -> None:
+        if not self.map >= min_map:
+            how = "measured" if self.estimates is None else "estimated"
+            raise QualityTooLow(f"The {how} mAP is {self.map:.4f}, below the {min_map:g} of --min-map.")
 
 
 def evaluate_saved(
@@ -33,8 +53,8 @@ def evaluate_saved(
     threshold: str,
     device: str,
     moved_to: Path | None = None,
-) -> tuple[Scores, list[str], list[str]]:
-    """Scores, category names and warnings. Without a `split`: the test split, or else the validation images.
+) -> Evaluation:
+    """Without a `split`: the test split, or else the validation images.
 
     `data` is other data; `moved_to` is where the run's own data is now.
     """
@@ -49,7 +69,30 @@ def evaluate_saved(
     with progress_bar("Evaluating", len(part), unit="images") as bar:
         predictions = predict_annotations(saved, part, device=device, on_step=bar.step)
     warnings += [f"Left out: {reason}" for reason in predictions.broken.values()]
-    return measure(predictions, part, threshold_of(threshold, saved)), saved.categories, warnings
+    limits = threshold_of(threshold, saved)
+    estimates = None
+    if not part.complete and (part.labels == PRESENT).any():
+        estimates = estimate(saved, predictions, part, limits, run if data is None else None, split)
+    return Evaluation(measure(predictions, part, limits), saved.categories, estimates, warnings)
+
+
+def estimate(
+    saved: SavedModel,
+    predictions: Predictions,
+    part: Annotations,
+    thresholds: float | np.ndarray,
+    run: Path | None,
+    split: str | None,
+) -> dict[str, Any] | None:
+    """What the known tags tell. Of the run's own data, its result.json says how large a share of the tags is known."""
+    known = None
+    if run is not None:
+        if split == "train":
+            return None  # the model has learned these labels
+        result = RunFolder(run).result
+        kept = read_object(result).get("estimates") if result.is_file() else None
+        known = kept["known_proportion"][0] if kept else None
+    return estimate_quality(prediction_bins(predictions, part, thresholds), known).as_json(saved.categories)
 
 
 def own_part(
@@ -108,18 +151,24 @@ def threshold_of(text: str, saved: SavedModel) -> float | np.ndarray:
     return value
 
 
-def scores_json(scores: Scores, categories: list[str]) -> str:
+def scores_json(evaluation: Evaluation) -> str:
+    scores, categories = evaluation.scores, evaluation.categories
     values = {key: value for key, value in asdict(scores).items() if not isinstance(value, list | np.ndarray)}
     ap = {
         name: None if np.isnan(v) else round(float(v), 6)
         for name, v in zip(categories, scores.per_category, strict=True)
     }
-    return json.dumps({**values, "ap": ap}, indent=1, ensure_ascii=False)
+    more = {} if evaluation.estimates is None else {"estimates": evaluation.estimates}
+    return json.dumps({**values, "ap": ap, **more}, indent=1, ensure_ascii=False)
 
 
-def render_scores(scores: Scores, categories: list[str], per_category: bool) -> str:
+def render_scores(evaluation: Evaluation, per_category: bool) -> str:
+    scores, categories = evaluation.scores, evaluation.categories
     left_out = scores.num_categories_left_out
-    lines = [
+    lines = []
+    if evaluation.estimates is not None:
+        lines += [*in_words(evaluation.estimates), "", "Measured on the known labels alone:"]
+    lines += [
         f"{plural(scores.num_images, 'image')}, {plural(len(categories), 'category', 'categories')}"
         + (f" ({left_out} without positives left out)" if left_out else ""),
         f"mAP {100 * scores.map:.2f}   VOC-2012 mAP {100 * scores.map_voc12:.2f}",

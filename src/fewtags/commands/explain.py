@@ -9,9 +9,9 @@ import torch
 from PIL import Image, ImageDraw
 
 from fewtags.data.images import open_image
-from fewtags.engine.prediction import load_file
+from fewtags.data.preprocess import read_square
 from fewtags.errors import UserError, did_you_mean
-from fewtags.models.attention_maps import overlay
+from fewtags.models.attention_maps import evidence_maps, overlay
 from fewtags.models.saved import SavedModel, load_model
 
 SIDE, CAPTION, GAP, MOST = 320, 22, 6, 5
@@ -23,29 +23,26 @@ def explain(
     """Write the heat maps of the chosen tags, or of those predicted; give the file and the tags with probabilities."""
     saved = load_model(run)
     picture = open_image(image)
-    probabilities, attention = look(saved, image)
+    pixels = torch.from_numpy(np.asarray(read_square(image, saved.input.size)).copy()).permute(2, 0, 1)[None]
+    with torch.inference_mode():
+        probabilities = saved.classifier.eval()(pixels).logits[0].sigmoid().numpy()
     columns = chosen_columns(saved, probabilities, tags)
     captions = {saved.categories[c]: float(probabilities[c]) for c in columns}
+    maps = evidence_maps(saved.classifier, pixels, torch.tensor([columns]))[0]
+    if maps.shape[1] * maps.shape[2] == 1:
+        raise UserError(
+            f"The model's map of an image has one place only, which tells nothing; train at more than "
+            f"input.size={saved.input.size}, or with model.output_stride=16."
+        )
     panels = [(picture, image.name)]
-    panels += [(overlay(picture, attention[c]), f"{saved.categories[c]}  {probabilities[c]:.2f}") for c in columns]
+    panels += [
+        (overlay(picture, heat), f"{saved.categories[c]}  {probabilities[c]:.2f}")
+        for c, heat in zip(columns, maps, strict=True)
+    ]
     out = out or Path(f"{image.stem}-explained.png")
     out.parent.mkdir(parents=True, exist_ok=True)
     side_by_side(panels).save(out)
     return out, captions
-
-
-@torch.inference_mode()
-def look(saved: SavedModel, image: Path) -> tuple[np.ndarray, torch.Tensor]:
-    """Probabilities [C] and attention [C, h, w] of one image."""
-    batch = load_file(saved, image).batch
-    assert batch is not None  # `open_image` read it before
-    outputs = saved.classifier.eval()(batch.images)
-    if outputs.attention is None:
-        raise UserError(
-            f"The {saved.head_name} head of this model has no attention to show; "
-            "train one with head=decoupled or head=graph, for example method=caldnr."
-        )
-    return outputs.logits[0].sigmoid().numpy(), outputs.attention[0]
 
 
 def chosen_columns(saved: SavedModel, probabilities: np.ndarray, tags: list[str] | None) -> list[int]:

@@ -47,6 +47,12 @@ def review(
         token=token,
         read_only=read_only,
     )
+    if opened.changed:
+        print(
+            "fewtags: Warning: the images or labels changed since this run was trained. The page shows them as they "
+            "are now.",
+            file=sys.stderr,
+        )
     if not address.loopback:
         can = "see the images" if read_only else "see the images and decide"
         print(

@@ -12,6 +12,7 @@ from fewtags.config import RunConfig, load_config, nested
 from fewtags.engine.record import load_run_config, load_run_data
 from fewtags.engine.training import in_words, train
 from fewtags.errors import UserError
+from fewtags.estimates import in_words as estimates_in_words
 from fewtags.methods import objective_class
 
 
@@ -57,8 +58,11 @@ def train_and_print(config: RunConfig, folder: Path, **options: Any) -> None:
     """Under torchrun every process trains and the first one prints."""
     result = train(config, folder, **options)
     if distributed.is_main():
+        when = " after the last epoch" if result.epochs else ""
         if result.last is not None:
-            when = " after the last epoch" if result.epochs else ""
-            print(f"{result.split}{when}: {in_words(result.last)}")
+            how = " (with unknown tags as absent)" if result.estimates else ""
+            print(f"{result.split}{when}: {in_words(result.last)}{how}")
+        if result.estimates:
+            print("\n".join(estimates_in_words(result.estimates)))
         print(result.folder)
     distributed.finish()

@@ -5,8 +5,7 @@ Data frames are recognised by what they can do, so that neither pandas nor polar
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,14 +16,13 @@ from PIL import Image
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
-from fewtags.data.formats.csv_tags import sniff_separator, split_tags
+from fewtags.data.formats.dataframe import cells, find_column, read_dataframe, split_words, tag_lists
+from fewtags.data.formats.tables import IMAGE_NAMES, SPLIT_NAMES, TAG_NAMES
 from fewtags.data.images import picture_in_memory
 from fewtags.errors import UserError
-from fewtags.wording import plural
 
 Picture = Image.Image | np.ndarray  # [H, W, 3] uint8, or [H, W] in grey
 Images = Any  # a folder or file, paths, pictures, a data frame with a column 'image', or Annotations
-IMAGE_COLUMN, TAG_COLUMN, SPLIT_COLUMN = "image", "tags", "split"
 
 
 # --- images ---
@@ -39,7 +37,10 @@ def listed(images: Images) -> list[Path | Picture]:
     if isinstance(images, Image.Image) or (isinstance(images, np.ndarray) and _is_one_picture(images)):
         return [images]
     if is_frame(images):
-        images = column(images, IMAGE_COLUMN)
+        name = image_column(images)
+        if name is None:
+            raise UserError(f"The DataFrame has the columns {', '.join(map(str, images.columns))}; none holds images.")
+        images = cells(images, name)
     return [image if isinstance(image, Image.Image | np.ndarray) else _path(image) for image in images]
 
 
@@ -82,32 +83,30 @@ def annotations_of(
     images: Images, tags: Any = None, *, pictures: Path | None = None, **options: Any
 ) -> Iterator[Annotations]:
     """Images with their tags. Pictures in memory become files in the folder `pictures`, or only for a while."""
+    frame = tags if image_column(tags) else images if tags is None and is_frame(images) else None
     if isinstance(images, Annotations):
         yield images
-        return
-    if isinstance(images, str | Path) and not has_images(tags):
+    elif frame is not None and not holds_pictures(frame):
+        root = images if isinstance(images, str | Path) else "."
+        yield read_dataframe(frame, root=Path(root).absolute(), **options)
+    elif isinstance(images, str | Path):
         yield read_annotations(images, tags=tags, **options)
-        return
-    frame = tags if has_images(tags) else images if tags is None and is_frame(images) else None
-    if frame is not None:
-        names, tags = column(frame, IMAGE_COLUMN), column(frame, TAG_COLUMN)
-        images = [Path(images) / name for name in names] if isinstance(images, str | Path) else names
-        if SPLIT_COLUMN in frame.columns:
-            options["splits"] = column(frame, SPLIT_COLUMN)
-    with as_files(listed(images), pictures) as files:
-        yield from_lists(files, tags, **options)
+    else:
+        if frame is not None:
+            tags, options = cells(frame, tag_column(frame)), {**options, "splits": splits_of(frame)}
+        with as_files(listed(images), pictures) as files:
+            yield from_lists(files, tags, **options)
 
 
 def from_lists(
     images: Sequence[Path],
     tags: Any,
     classes: Sequence[str] | None = None,
-    *,
     complete: bool = False,
     splits: Sequence[str] | None = None,
     **options: Any,
 ) -> Annotations:
-    """Images one by one with a matrix of labels, or with a list of tags each."""
+    """Images one by one with a matrix of labels, or with the tags of each, as a list or as a text."""
     if options:
         raise UserError(
             f"{next(iter(options))}= is an option for reading files; lists of images take classes=, complete=."
@@ -124,34 +123,8 @@ def from_lists(
             raise UserError("A matrix of labels needs the names of its columns: classes=[...].")
         zero = "absent" if complete else "unknown"
         return Annotations.from_onehot(paths, tags, classes, zero=zero, root="/", splits=splits)
-    lists = tag_lists(tags)
+    lists = [row or () for row in tag_lists(list(tags), None)]
     return Annotations.from_tags(paths, lists, categories=classes, complete=complete, root="/", splits=splits)
-
-
-def tag_lists(tags: Iterable[Any]) -> list[list[str]]:
-    """A list of tags for each image. A text holds tags with a comma, semicolon or bar between, as in a CSV file."""
-    rows = [None if is_missing(row) else row for row in tags]
-    separator = sniff_separator([row for row in rows if isinstance(row, str)])
-    return [_tags_of(row, number, separator) for number, row in enumerate(rows)]
-
-
-def _tags_of(row: Any, number: int, separator: str | None) -> list[str]:
-    if row is None:
-        return []
-    if isinstance(row, str):
-        return sorted(split_tags(row, separator))
-    tags = list(row) if isinstance(row, Iterable) else [row]
-    wrong = [tag for tag in tags if not isinstance(tag, str)]
-    if wrong:
-        raise UserError(
-            f"The tags of image {number} hold {wrong[0]!r}; a tag is a text, and an image has a list of them."
-        )
-    return tags
-
-
-def is_missing(value: Any) -> bool:
-    """None, NaN, or pandas' own mark: nobody said anything."""
-    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
 
 
 # --- data frames ---
@@ -161,15 +134,25 @@ def is_frame(value: Any) -> bool:
     return hasattr(value, "columns") and hasattr(value, "to_numpy")
 
 
-def has_images(tags: Any) -> bool:
-    """Is it a data frame that names the images beside their tags?"""
-    return is_frame(tags) and IMAGE_COLUMN in tags.columns
+def image_column(frame: Any) -> str | None:
+    """The column that names or holds images, where this is a data frame that has one."""
+    return find_column(list(map(str, frame.columns)), None, IMAGE_NAMES, "image") if is_frame(frame) else None
 
 
-def column(frame: Any, name: str) -> list[Any]:
-    if name not in frame.columns:
-        there = ", ".join(map(str, frame.columns))
-        raise UserError(
-            f"The data frame has no column '{name}' ({plural(len(frame.columns), 'column')}: {there}); rename one."
-        )
-    return list(frame[name])
+def tag_column(frame: Any) -> str:
+    names = list(map(str, frame.columns))
+    found = find_column(names, None, TAG_NAMES, "tags")
+    if found is None:
+        raise UserError(f"The DataFrame has the columns {', '.join(names)}; call that of the tags 'tags'.")
+    return found
+
+
+def splits_of(frame: Any) -> list[str]:
+    name = find_column(list(map(str, frame.columns)), None, SPLIT_NAMES, "split")
+    return [word or "train" for word in split_words(frame, name, len(frame))]
+
+
+def holds_pictures(frame: Any) -> bool:
+    """In memory, instead of the names of their files."""
+    name = image_column(frame)
+    return name is not None and any(isinstance(image, Image.Image | np.ndarray) for image in cells(frame, name))

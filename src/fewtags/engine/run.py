@@ -22,6 +22,7 @@ from fewtags.engine.feature_cache import cached_batches, keeps_averages, keeps_f
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
 from fewtags.errors import UserError
+from fewtags.estimates import ScoreBins
 from fewtags.methods import objective_class
 from fewtags.methods.base import Learner
 from fewtags.metrics import Scores
@@ -60,6 +61,7 @@ class Run:
     )
     totals: dict[str, float] = field(default_factory=dict)  # of the epoch under way
     best: dict[str, Any] = field(default_factory=dict)
+    left_out: ScoreBins | None = None  # of the start, where this session made it: see contract.Start
     broken: set[str] = field(default_factory=set)  # image files that could not be read
     seconds: float = 0.0  # spent training, over all sessions
 

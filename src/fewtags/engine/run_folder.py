@@ -87,6 +87,11 @@ class RunFolder:
         """Decisions of `fewtags review`, and what it computed."""
         return self.path / "review"
 
+    @property
+    def outputs(self) -> Path:
+        """Logits and pooled features of its images, kept for `fewtags discover`."""
+        return self.path / "outputs"
+
     # --- where it is ---
 
     @property

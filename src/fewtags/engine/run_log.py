@@ -29,7 +29,8 @@ class RunLog:
         self.main = distributed.is_main()
         self.quiet = quiet or not self.main
         self.console = Console(stderr=True, soft_wrap=True)
-        self.wants_board, self.board = tensorboard and self.main, None
+        self.summary_writer = _summary_writer() if tensorboard and self.main else None
+        self.board: Any = None
 
     def open(self, after_epoch: int = 0) -> None:
         """Make the folder, and drop the rows of later epochs, which a resumed run will repeat."""
@@ -39,8 +40,8 @@ class RunLog:
         kept = [row for row in read_rows(self.folder.metrics) if row["epoch"] <= after_epoch]
         with atomic_write(self.folder.metrics) as beside:
             beside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        if self.wants_board:
-            self.board = _summary_writer(self.folder.tensorboard)
+        if self.summary_writer is not None:
+            self.board = self.summary_writer(str(self.folder.tensorboard))
 
     def row(self, kind: str, epoch: int, values: Mapping[str, Any]) -> None:
         """One JSON line. `epoch` counts from 1 here, as for people."""
@@ -89,9 +90,10 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: plain(value) for key, value in values.items()}
 
 
-def _summary_writer(folder: Path) -> Any:
+def _summary_writer() -> Any:
+    """The class; asked for before a run begins, so that nobody waits for hours to be told that it is not there."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise MissingExtra("TensorBoard logging", "tracking") from None
-    return SummaryWriter(str(folder))
+    return SummaryWriter

@@ -20,7 +20,9 @@ def start_head(run: Run) -> None:
     started = time.monotonic()
     was_training = model.training
     model.eval()
-    run.log.say(run.learner.start(training_maps(run, plain=model.head.starts_plain), len(run.data.train)).sentence)
+    start = run.learner.start(training_maps(run, plain=model.head.starts_plain), len(run.data.train))
+    run.log.say(start.sentence)
+    run.left_out = start.left_out
     model.train(was_training)
     if run.ema is not None:
         run.ema = ModelEmaV3(model, decay=run.config.train.ema)  # a copy of all that the start has made

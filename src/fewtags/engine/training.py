@@ -21,6 +21,7 @@ from fewtags.contract import Batch, Progress, StepResult
 from fewtags.data.prepare import RunData, prepare_data
 from fewtags.engine.checkpoint import save_checkpoint
 from fewtags.engine.evaluation import Batches, measure, predict, predict_some
+from fewtags.engine.quality import estimate_run
 from fewtags.engine.record import describe, load_last, restore, save_run, write_record
 from fewtags.engine.run import Measured, Run, build_run, choose_device, make_batches
 from fewtags.engine.run_folder import RunFolder
@@ -46,6 +47,7 @@ class RunResult:
     split: str | None
     seconds: float  # of training
     epochs: int  # 0 where nothing is trained
+    estimates: dict[str, Any] | None = None  # as in result.json, where no complete labels could measure it
 
 
 # --- the whole run ---
@@ -338,10 +340,13 @@ def finish_run(run: Run) -> RunResult:
     if distributed.is_main():
         for name, measured in run.latest.items():
             np.savez_compressed(run.files.predictions(name), probabilities=measured.predictions.probabilities)
-        saved_model(run, thresholds).save(run.files.model)
+        saved = saved_model(run, thresholds)
+        saved.save(run.files.model)
+        estimates = estimate_run(run, saved)
+        result |= {"estimates": estimates} if estimates else {}
         write_json(run.files.result, {**result, "unreadable_images": len(run.broken)})
     distributed.wait_for_all()
-    return RunResult(run.folder, last, run.best, split, run.seconds, run.epoch)
+    return RunResult(run.folder, last, run.best, split, run.seconds, run.epoch, result.get("estimates"))
 
 
 def saved_model(run: Run, thresholds: np.ndarray) -> SavedModel:
@@ -396,7 +401,8 @@ def finished_result(files: RunFolder, config: RunConfig) -> RunResult | None:
         return None
     split = next((name for name in ("test", "val") if name in result), None)
     last = None if split is None else Scores(**result[split])
-    return RunResult(files.path, last, result["best"], split, result["seconds"], result["epochs"])
+    estimates = result.get("estimates")
+    return RunResult(files.path, last, result["best"], split, result["seconds"], result["epochs"], estimates)
 
 
 # --- stopping ---

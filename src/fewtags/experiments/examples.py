@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fewtags.contract import Batch, Outputs, Progress
+from fewtags.contract import Batch, Progress
 from fewtags.data.annotations import Annotations
 from fewtags.data.images import BadImage, open_image, open_resized
 from fewtags.data.prepare import RunData
@@ -23,7 +23,7 @@ from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
 from fewtags.experiments.runs import RunRecord, label
 from fewtags.labels import ABSENT, PRESENT
-from fewtags.models.attention_maps import overlay, tells_where
+from fewtags.models.attention_maps import evidence_maps, overlay, tells_where
 from fewtags.models.build import make_problem
 from fewtags.models.saved import load_model, read_thresholds
 
@@ -61,7 +61,7 @@ class Example:
     file: str
     picture: str  # a data: address
     lists: list[TagList]
-    maps: list[tuple[str, str]] = field(default_factory=list)  # category and picture, for heads with attention
+    maps: list[tuple[str, str]] = field(default_factory=list)  # category, and the picture under its heat map
     others: list[TagList] = field(default_factory=list)  # of further runs, to be opened by who wants to compare
 
 
@@ -70,6 +70,10 @@ class Gallery:
     title: str
     sentence: str
     examples: list[Example]
+
+    @property
+    def has_maps(self) -> bool:
+        return any(example.maps for example in self.examples)
 
     @property
     def verdicts(self) -> set[str]:
@@ -95,23 +99,21 @@ def test_gallery(runs: Sequence[RunRecord], data: RunData) -> Gallery | None:
     shown = [run for run in runs if part is not None and scores[run.folder].shape == part.labels.shape]
     if part is None or not shown:
         return None
+    examples, best = [], shown[0]
     rows = choose_images(part.labels == PRESENT)
-    looking, maps = where_they_looked(shown, part, rows)
-    thresholds = {run.folder: _thresholds(run) for run in shown}
-    examples = []
+    lists = {row: [tags_of(run, scores[run.folder], part, row) for run in shown] for row in rows}
+    maps = heat_maps(best, part, {row: [tag.name for tag in lists[row][0].tags[:NUM_MAPS]] for row in rows})
     for row in rows:
-        lists = [
-            TagList(
-                label(run), judge(scores[run.folder][row], part.labels[row], part.categories, thresholds[run.folder])
-            )
-            for run in shown
-        ]
-        example = _example(part, row, lists[:1], maps.get(row, {}), lists[1:])
+        example = example_of(part, row, lists[row][:1], maps.get(row, {}), lists[row][1:])
         examples += [example] if example is not None else []
     known = "known" if not part.complete else "true"
-    sentence = f"The tags that {label(shown[0])} gives, with their probabilities, and {known} tags that it missed."
-    sentence += f" The heat maps show where {label(looking)} looked for a tag." if looking is not None else ""
-    return Gallery(f"{str(runs[0].split).capitalize()} images", sentence, examples) if examples else None
+    sentence = f"The tags that {label(best)} gives, with their probabilities, and {known} tags that it missed."
+    sentence += " The heat maps show which places spoke for a tag." if maps else ""
+    return Gallery(f"{str(best.split).capitalize()} images", sentence, examples) if examples else None
+
+
+def tags_of(run: RunRecord, probabilities: np.ndarray, part: Annotations, row: int) -> TagList:
+    return TagList(label(run), judge(probabilities[row], part.labels[row], part.categories, _thresholds(run)))
 
 
 def _probabilities(run: RunRecord) -> np.ndarray:
@@ -153,39 +155,24 @@ def verdict_on(label: int) -> str:
     return "right" if label == PRESENT else "wrong" if label == ABSENT else "unknown"
 
 
-Maps = dict[int, dict[str, Image.Image]]  # row -> category -> picture
-
-
-def where_they_looked(
-    runs: Sequence[RunRecord], part: Annotations, rows: Sequence[int]
-) -> tuple[RunRecord | None, Maps]:
-    """Heat maps of the first run that has any, and which it is."""
-    for run in runs:
-        maps = attention_maps(run, part, rows)
-        if maps:
-            return run, maps
-    return None, {}
-
-
-def attention_maps(run: RunRecord, part: Annotations, rows: Sequence[int]) -> Maps:
-    """For each row, pictures of the most probable categories. Nothing for heads without attention, and where the map
-    has one place only, which tells nothing."""
+def heat_maps(
+    run: RunRecord, part: Annotations, wanted: Mapping[int, Sequence[str]]
+) -> dict[int, dict[str, Image.Image]]:
+    """For each row, pictures of the `wanted` categories; none where a map tells nothing, being of one place only."""
     try:
         saved = load_model(run.folder)
     except UserError:
         return {}
-    images, kept = _load(part, rows, saved.input.size)
-    if not kept:
-        return {}
-    with torch.inference_mode():
-        outputs: Outputs = saved.classifier(images)
-    if outputs.attention is None or not tells_where(outputs.attention):
-        return {}
-    maps: Maps = {}
-    for place, row in enumerate(kept):
+    images, kept = _load(part, [row for row, names in wanted.items() if names], saved.input.size)
+    maps: dict[int, dict[str, Image.Image]] = {}
+    for pixels, row in zip(images, kept, strict=True):
+        columns = torch.tensor([[part.categories.index(name) for name in wanted[row]]])
+        evidence = evidence_maps(saved.classifier, pixels[None], columns)[0]
         picture = thumbnail(open_image(part.path(row)))
-        top = outputs.logits[place].argsort(descending=True)[:NUM_MAPS].tolist()
-        maps[row] = {part.categories[c]: overlay(picture, outputs.attention[place, c]) for c in top}
+        drawn = {
+            name: overlay(picture, heat) for name, heat in zip(wanted[row], evidence, strict=True) if tells_where(heat)
+        }
+        maps |= {row: drawn} if drawn else {}
     return maps
 
 
@@ -218,7 +205,7 @@ def training_gallery(run: RunRecord, data: RunData) -> Gallery | None:
     for place, row in enumerate(kept):
         decided = [TagList(name, _decided(decisions[name][place], probabilities[place], data, row)) for name in meaning]
         if any(one.tags for one in decided) and len(examples) < NUM_IMAGES:
-            example = _example(data.train, row, [_known(data.train, row), *decided], {})
+            example = example_of(data.train, row, [known_tags(data.train, row), *decided], {})
             examples += [example] if example is not None else []
     sentence = (
         f"Of {len(kept)} training images drawn at random, the first with decisions of {label(run)} about tags that "
@@ -261,7 +248,7 @@ def decide(
     return kept, {name: mask.numpy() for name, mask in decisions.items()}, outputs.logits.sigmoid().numpy()
 
 
-def _known(train: Annotations, row: int) -> TagList:
+def known_tags(train: Annotations, row: int) -> TagList:
     known = np.flatnonzero(train.labels[row] == PRESENT).tolist()
     return TagList("known", [Tag(train.categories[c], "known") for c in known])
 
@@ -276,7 +263,7 @@ def _decided(mask: np.ndarray, scores: np.ndarray, data: RunData, row: int) -> l
 # --- pictures ---
 
 
-def _example(
+def example_of(
     part: Annotations, row: int, lists: list[TagList], maps: dict[str, Image.Image], others: Sequence[TagList] = ()
 ) -> Example | None:
     try:

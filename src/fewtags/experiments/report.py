@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from fewtags.data.prepare import RunData
 from fewtags.errors import UserError
 from fewtags.experiments.curves import learning_charts, method_detail, proportion_charts
 from fewtags.experiments.examples import VERDICTS, Gallery, data_of, test_gallery, training_gallery
+from fewtags.experiments.found import FoundTags, can_look, found_tags
 from fewtags.experiments.runs import RunRecord, find_runs, groups, label, proportion_label, tidy_rows
 from fewtags.experiments.tables import paper_tables, unique
 from fewtags.progress import duration
@@ -59,7 +61,9 @@ def render(runs: Sequence[RunRecord], title: str, moved_to: Path | None = None, 
         title=title,
         lead=lead(runs),
         summary=summary(runs),
-        pictures=[one for one in shown if one.galleries or one.problem],
+        pictures=[one for one in shown if one.gallery or one.problem],
+        found=[one for one in shown if one.found or one.how_to_find],
+        decided=[gallery for one in shown for gallery in one.decided],
         marks=VERDICTS,
         tables=paper_tables(rows, "last"),
         best_tables=paper_tables(rows, "best"),
@@ -176,27 +180,42 @@ def summary(runs: Sequence[RunRecord]) -> list[str]:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Of one dataset: its galleries, or why there are none."""
+    """Of one dataset: what needs its images, or why there is nothing."""
 
     dataset: str
-    galleries: list[Gallery] = field(default_factory=list)
+    gallery: Gallery | None = None  # test images under the chosen runs, the best first
+    found: FoundTags | None = None  # by the best run
+    how_to_find: str = ""  # instead of `found`
+    decided: list[Gallery] = field(default_factory=list)  # training images under the methods that decide
     problem: str = ""
 
 
 def pictures_of(dataset: str, runs: Sequence[RunRecord], moved_to: Path | None, warn: Say) -> Pictures:
-    """Test images under the chosen runs, the best first, and training images under the methods that decide."""
     own = best_first([run for run in chosen(runs) if run.dataset == dataset])
-    data: dict[Path, RunData] = {}
-    for run in own:
-        try:
-            data[run.folder] = data_of(run, moved_to)
-        except UserError as error:
-            warn(f"No pictures on the page: {error}")
-            return Pictures(dataset, problem=str(error))
     if not own:
         return Pictures(dataset)
-    found = [test_gallery(own, data[own[0].folder]), *(training_gallery(run, data[run.folder]) for run in own)]
-    return Pictures(dataset, [gallery for gallery in found if gallery is not None])
+    read: dict[str, RunData] = {}  # once for all runs with the same settings of their data
+    try:
+        for run in own:
+            key = data_key(run)
+            read[key] = read[key] if key in read else data_of(run, moved_to)
+    except UserError as error:
+        warn(f"No pictures on the page: {error}")
+        return Pictures(dataset, problem=str(error))
+    best, data = own[0], read[data_key(own[0])]
+    decided = [training_gallery(run, read[data_key(run)]) for run in own]
+    soon = can_look(best, data)
+    return Pictures(
+        dataset,
+        test_gallery(own, data),
+        found_tags(best, data) if soon else None,
+        "" if soon else f"`fewtags discover {best.folder}` looks through all images; then the tags it finds are here.",
+        [gallery for gallery in decided if gallery is not None],
+    )
+
+
+def data_key(run: RunRecord) -> str:
+    return json.dumps([run.config["data"], run.seed], sort_keys=True)
 
 
 # --- tables ---
@@ -263,20 +282,20 @@ class CategoryTable:
 
 
 def category_tables(runs: Sequence[RunRecord]) -> list[CategoryTable]:
-    """AP of every category beside its numbers of positives; of several seeds the first."""
-    measured = groups([run for run in runs if run.scores("last")])
-    return [
-        CategoryTable(title, str(next(iter(group.values())).split), list(group), category_rows(group))
-        for title, group in measured
-    ]
+    """AP of every category beside its numbers of positives, the best method first; of several seeds the first."""
+    tables = []
+    for title, group in groups([run for run in runs if run.scores("last")]):
+        ranked = {label(run): run for run in best_first(list(group.values()))}
+        tables.append(CategoryTable(title, str(next(iter(ranked.values())).split), list(ranked), category_rows(ranked)))
+    return tables
 
 
 def category_rows(group: dict[str, RunRecord]) -> list[CategoryRow]:
-    """Categories with the most known positives first."""
+    """Categories with the most known positives first; `group` has the best run first."""
     one = next(iter(group.values()))
     per_run = [(run.scores("last") or {})["per_category"] for run in group.values()]
     measured = one.data[str(one.split)].get("positives")
-    estimated = estimates_of(best_first(list(group.values()))[0]).get("categories", {})
+    estimated = estimates_of(one).get("categories", {})
     rows = []
     for c, (name, known) in enumerate(zip(one.data["categories"], one.data["known_positives"], strict=True)):
         missing = Estimate.of((estimated.get(name) or {}).get("missing_tags"), percent=False)

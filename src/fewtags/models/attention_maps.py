@@ -1,23 +1,45 @@
-"""Attention as a picture: where in an image each category was looked for."""
+"""Where in an image a category was seen, for any model, and as a picture."""
 
 from __future__ import annotations
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
-# From no attention to the most: black, purple, red, orange, pale yellow; readable in grey and by the colour-blind.
+from fewtags.models.classifier import Classifier
+
+# From no evidence to the most: black, purple, red, orange, pale yellow; readable in grey and by the colour-blind.
 COLOURS = np.array([(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164)], dtype=float)
 
 
-def tells_where(attention: Tensor) -> bool:
-    """Has the map [..., h, w] more than one place?"""
-    return attention.shape[-1] * attention.shape[-2] > 1
+@torch.inference_mode(False)
+def evidence_maps(model: Classifier, images: Tensor, columns: Tensor) -> Tensor:
+    """[B, K, h, w]: how much each place of the feature map speaks for the categories `columns` [B, K] of its image.
+
+    To first order a logit is the sum over places and channels of the map times the gradient, so every place has its
+    share in it (Grad-CAM's idea, at the map that the head sees, place by place). Places that speak against count 0.
+    This holds for heads of every kind. A head's attention (`Outputs.attention`) tells where it took its features
+    from, not whether what it found there spoke for the category: on the demo's pictures it often points beside the
+    object.
+    """
+    model.eval()
+    with torch.no_grad():
+        maps = model.feature_map(images).float().clone()
+    with torch.enable_grad():
+        logits = model.head(maps.requires_grad_()).logits.gather(1, columns.clone())
+        shares = [torch.autograd.grad(logit.sum(), maps, retain_graph=True)[0] * maps for logit in logits.T]
+    return torch.stack(shares, dim=1).sum(2).clamp(min=0).detach()
 
 
-def overlay(image: Image.Image, attention: Tensor, opacity: float = 0.55) -> Image.Image:
-    """The image under a heat map of `attention` [h, w], scaled so that its largest value is the hottest colour."""
-    heat = attention.detach().float().cpu().numpy()
+def tells_where(heat: Tensor) -> bool:
+    """Does the map [h, w] tell one place from another? One of a single place does not."""
+    return bool(heat.max() > heat.min())
+
+
+def overlay(image: Image.Image, heat_map: Tensor, opacity: float = 0.55) -> Image.Image:
+    """The image under a `heat_map` [h, w], scaled so that its largest value is the hottest colour."""
+    heat = heat_map.detach().float().cpu().numpy()
     heat = (heat - heat.min()) / max(float(np.ptp(heat)), 1e-12)
     smooth = Image.fromarray(np.uint8(255 * heat)).resize(image.size, Image.Resampling.BICUBIC)
     return Image.blend(image.convert("RGB"), Image.fromarray(_coloured(np.asarray(smooth) / 255)), opacity)

@@ -93,8 +93,9 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         penalty, basis, known_proportion = float(model.penalty), model.basis, model.known_proportion.clone()
         if told is not None:
             told.remember(*seen.known_labels())
+        weights = None
         if self.config.refine:
-            self._refine(statistics, features, labels)
+            statistics, weights = self._refine(statistics, features, labels)
         if self.residual is not None:
             self.residual.start(basis, *seen.windows())
         return Start(
@@ -102,18 +103,24 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             f"{float(known_proportion.mean()):.0%} of the tags that apply are known "
             f"({'given' if self.config.known_proportion else 'estimated'}).",
             known_proportion,
+            model.left_out(statistics, features, labels, weights),
         )
 
-    def _refine(self, statistics: DiscriminantSums, features: Tensor, labels: Tensor) -> None:
-        """One round of self-labelling. Every unknown label counts as its probability, judged without itself."""
+    def _refine(
+        self, statistics: DiscriminantSums, features: Tensor, labels: Tensor
+    ) -> tuple[DiscriminantSums, Tensor]:
+        """One round of self-labelling. Every unknown label counts as its probability, judged without itself.
+
+        Returns the new sums and how much every label counts in them.
+        """
         model, basis = self.discriminant, self.discriminant.basis
         known, penalty = model.known_proportion.clone(), float(model.penalty)
         again = partial(model.fit, basis=basis, one_curve=self.config.calibration == "shared")
         again(statistics, features, labels, known, penalties=(penalty / SHARPER,))
         soft = model.soft_labels(statistics, features, labels)
-        again(
-            statistics.relabelled(features, soft), features, labels, known, weights=soft, penalties=(REFINED_PENALTY,)
-        )
+        statistics = statistics.relabelled(features, soft)
+        again(statistics, features, labels, known, weights=soft, penalties=(REFINED_PENALTY,))
+        return statistics, soft
 
     # --- labels that change ---
 

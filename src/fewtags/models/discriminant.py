@@ -269,6 +269,18 @@ class Discriminant(nn.Module):
             soft[:, some] = soften(chance, labels[:, some], self.known_proportion[some])
         return soft
 
+    def left_out(
+        self, statistics: DiscriminantSums, features: Tensor, labels: Tensor, weights: Tensor | None = None
+    ) -> ScoreBins:
+        """Log-odds of images that made the `statistics`, each label judged without itself; see `fit`."""
+        evidence = _Evidence(statistics, self.basis, self.basis.rotate(features), labels, weights)
+        parts = []
+        for some in evidence.groups():
+            scores = evidence.scores(some, float(self.penalty)) * self.slope[some].cpu() + self.intercept[some].cpu()
+            limits = self.thresholds[some].cpu().double().logit(eps=1e-7).numpy()
+            parts.append(ScoreBins.of(scores.double().numpy(), labels[:, some].numpy(), limits))
+        return ScoreBins.join(parts)
+
     # --- labels that change ---
 
     @torch.no_grad()

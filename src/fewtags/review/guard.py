@@ -53,6 +53,8 @@ class Address:
     def answers_to(self, host_header: str) -> bool:
         """Is this Host header one of ours? Any IP address is, where we listen on all: rebinding needs a name."""
         name, _, port = host_header.rpartition(":")
+        if self.port == 80 and not port.isdigit():  # a browser leaves the usual port out
+            name, port = host_header, "80"
         if not name or port != str(self.port):
             return False
         name = name.strip("[]").lower()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import prepare_data
 from fewtags.engine.feature_cache import cache_root
 from fewtags.engine.record import load_run_config
@@ -26,6 +28,7 @@ class Review:
     pictures: Pictures
     heat_maps: HeatMaps
     about: dict[str, Any]  # for people: the run, its method, who reviews
+    changed: bool  # is the data another one than the run was trained on?
 
 
 def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet: bool = False) -> Review:
@@ -49,4 +52,12 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
         content_hash=pictures.content_hash,
     )
     about = {"run": name, "folder": str(run), "method": config.method_name, "reviewer": reviewer}
-    return Review(session, pictures, HeatMaps(saved, session, pictures), about)
+    return Review(session, pictures, HeatMaps(saved, pictures), about, has_changed(run, annotations))
+
+
+def has_changed(run: Path, annotations: Annotations) -> bool:
+    """Are images, categories or labels others than when the run was trained?"""
+    record = run / "data.json"
+    if not record.is_file():
+        return False
+    return json.loads(record.read_text(encoding="utf-8"))["train"]["hash"] != annotations.content_hash()

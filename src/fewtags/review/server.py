@@ -7,7 +7,8 @@
     POST /api/decisions                         {"queue": "missing", "answers": [{"image", "tag", "label", "version"}]}
     POST /api/undo                              {"step": 12}, or null for the last one
     GET  /api/changes?since=120                 what was decided since, in whatever window
-    GET  /api/images/7?tag=dog                  its tags, and the evidence for one
+    GET  /api/images/7                          all its tags
+    GET  /api/images/7/evidence?tag=dog         why one is suggested
     GET  /api/images/7/thumbnail, /large, /heat?tag=dog
 
 An image is named by its number and a category by its name. Answers to POST mean that it is on the disk.
@@ -30,6 +31,7 @@ from starlette.staticfiles import StaticFiles
 
 from fewtags.data.images import BadImage
 from fewtags.errors import UserError
+from fewtags.labels import PRESENT
 from fewtags.review.guard import Address, Guard
 from fewtags.review.heat_maps import HeatMaps
 from fewtags.review.pictures import NotShown, Pictures
@@ -181,25 +183,30 @@ def make_app(
         return {"last_id": session.last_id, "labels": labels_json(session, session.store.since(since))}
 
     @app.get("/api/images/{image}")
-    def get_image(image: int, tag: str | None = None) -> dict[str, Any]:
+    def get_image(image: int) -> dict[str, Any]:
         check_row(session, image)
         with session.lock:
             session.refresh()
-            found: dict[str, Any] = {
-                "image": image,
-                "name": session.annotations.images[image],
-                "readable": bool(session.readable[image]),
-                "tags": [tag_json(tag) for tag in session.tags(image)],
-            }
-            if tag is not None:
-                near = session.nearest_positives(image, tag)
-                column = session.column(tag)
-                found["threshold"] = session.threshold(column, given=int(session.given[image, column]))
-                found["nearest"] = [
+            tags = [tag_json(tag) for tag in session.tags(image)]
+            return {"image": image, "name": session.annotations.images[image], "tags": tags}
+
+    @app.get("/api/images/{image}/evidence")
+    def get_evidence(image: int, tag: str) -> dict[str, Any]:
+        check_row(session, image)
+        with session.lock:
+            session.refresh()
+            column, names = session.column(tag), session.annotations.categories
+            return {
+                "tag": tag_json(session.tags(image, [column])[0]),
+                "threshold": session.threshold(column, given=int(session.given[image, column])),
+                "known": [
+                    names[other] for other in np.flatnonzero(session.labels[image] == PRESENT) if other != column
+                ],
+                "nearest": [
                     {"image": row, "name": session.annotations.images[row], "similarity": similarity}
-                    for row, similarity in near
-                ]
-            return found
+                    for row, similarity in session.nearest_positives(image, tag)
+                ],
+            }
 
     @app.get("/api/images/{image}/thumbnail")
     def get_thumbnail(image: int) -> Response:
@@ -214,6 +221,7 @@ def make_app(
         if heat_maps is None:
             raise NotShown("This run has no heat maps.")
         check_row(session, image)
+        session.column(tag)  # names a tag that does not exist
         return Response(heat_maps.picture(image, tag), media_type="image/jpeg")
 
     @app.exception_handler(Conflict)

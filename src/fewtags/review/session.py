@@ -153,6 +153,7 @@ class ReviewSession:
         self.readable = np.ones(len(annotations), dtype=bool) if readable is None else readable
         self.given = annotations.labels
         self.labels = annotations.labels.copy()
+        self._known = annotations.known_positives
         self.lock = threading.RLock()  # requests come in threads; labels, model and counts change together
         self.last_id = 0  # of the rows of the store, the last one that was taken in
         self._row = {image: row for row, image in enumerate(annotations.images)}
@@ -445,8 +446,9 @@ class ReviewSession:
             about = self._categories[column]
             if about.counted != about.stamp:
                 self.chances(column)
-            known = int((self.given[:, column] == PRESENT).sum())
-            return Summary(category, known, about.expected, about.left, count_labels(about.decided.values()))
+            return Summary(
+                category, int(self._known[column]), about.expected, about.left, count_labels(about.decided.values())
+            )
 
     def summaries(self) -> list[Summary]:
         return [self.summary(name) for name in self.annotations.categories]
@@ -467,11 +469,12 @@ class ReviewSession:
             right, wrong = labels.count(PRESENT), labels.count(ABSENT)
             return Precision(right, right + wrong, len(about.sample), labels.count(UNKNOWN))
 
-    def tags(self, row: int) -> list[Tag]:
-        """Every category of one image."""
+    def tags(self, row: int, columns: Iterable[int] | None = None) -> list[Tag]:
+        """Every category of one image, or those of some columns."""
         with self.lock:
             scores = self.model.scores(self.features[row : row + 1])[0]
-            return [self._tag(row, column, scores[column]) for column in range(len(self._categories))]
+            columns = range(len(self._categories)) if columns is None else columns
+            return [self._tag(row, column, scores[column]) for column in columns]
 
     def _tag(self, row: int, column: int, score: Tensor) -> Tag:
         label, given = int(self.labels[row, column]), int(self.given[row, column])

@@ -42,7 +42,8 @@ export const api = {
   decide: (queue, answers) => post("/api/decisions", { queue, answers }),
   undo: (step) => post("/api/undo", { step }),
   changes: (since) => get("/api/changes", { since }),
-  image: (image, tag) => get(`/api/images/${image}`, { tag }),
+  image: (image) => get(`/api/images/${image}`),
+  evidence: (image, tag) => get(`/api/images/${image}/evidence`, { tag }),
 };
 
 export const thumbnail = (image) => `/api/images/${image}/thumbnail`;

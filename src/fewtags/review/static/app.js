@@ -20,8 +20,16 @@ const QUEUES = [
   ["uncertain", "Least certain", "Where the model learns most from an answer"],
 ];
 const WORDS = {
-  doubtful: { 1: "Keep", [-1]: "Remove", 0: "Unsure" },
-  other: { 1: "Yes", [-1]: "No", 0: "Unsure" },
+  doubtful: {
+    1: ["Keep", "The tag is right (a)"],
+    [-1]: ["Remove", "The tag is wrong: known to be absent (x)"],
+    0: ["Unsure", "Nobody can tell: it becomes unknown (u)"],
+  },
+  other: {
+    1: ["Yes", "The image has the tag (a)"],
+    [-1]: ["No", "It does not: known to be absent (x)"],
+    0: ["Unsure", "It stays unknown and is not asked again (u)"],
+  },
 };
 const POLL_EVERY = 4000; // milliseconds
 

@@ -106,7 +106,8 @@ export class Evidence extends EventTarget {
       for (const label of [1, -1, 0]) {
         const { name, sign } = ANSWERS[label];
         const act = () => this.dispatchEvent(new CustomEvent("answer", { detail: { label } }));
-        buttons.append(h("button", { class: `answer ${name}`, onclick: act }, h("span", { "aria-hidden": "true" }, sign), ` ${labels[label]}`));
+        const [word, title] = labels[label];
+        buttons.append(h("button", { class: `answer ${name}`, title, onclick: act }, h("span", { "aria-hidden": "true" }, sign), ` ${word}`));
       }
     }
     this.picture.show(first.image, first.name, tag);
@@ -117,23 +118,22 @@ export class Evidence extends EventTarget {
     this.element.replaceChildren(this.picture.element, h("div", { class: "file" }, h("span", {}, first.name), heatButton), buttons, details);
     setTimeout(async () => {
       if (asked !== this.asked) return;
-      const found = await api.image(first.image, tag).catch(() => null);
+      const found = await api.evidence(first.image, tag).catch(() => null);
       if (!found || asked !== this.asked) return;
       details.replaceChildren(...this.details(found, first, tag));
     }, 60);
   }
 
   details(found, first, tag) {
-    const mine = found.tags.find((other) => other.name === tag);
-    const known = found.tags.filter((other) => other.label === 1 && other.name !== tag);
+    const { tag: mine, known } = found;
     const parts = [chanceBar(first.probability, found.threshold), nearest(found.nearest, tag)];
     parts.push(
       h("h3", {}, "Other tags of this image"),
       known.length
-        ? h("div", { class: "chips" }, ...known.map((other) => h("span", { class: "chip" }, other.name)))
+        ? h("div", { class: "chips" }, ...known.map((other) => h("span", { class: "chip" }, other)))
         : h("p", { class: "quiet" }, "None is known."),
     );
-    if (mine?.decided) {
+    if (mine.decided) {
       const when = new Date(mine.decided_at).toLocaleString();
       parts.push(h("p", { class: "quiet" }, `${ANSWERS[mine.label].word}, by ${mine.reviewer || "somebody"}, ${when}`));
     }

@@ -4,6 +4,7 @@ import { api, large } from "./api.js";
 import { ANSWERS, h, probability } from "./dom.js";
 import { HeatPicture, nearest } from "./evidence.js";
 
+const MOST = 100; // rows of a group: a booru tagger has thousands of tags
 const GROUPS = [
   ["suggested", "Suggested"],
   ["known", "Known"],
@@ -80,7 +81,8 @@ export class ImageMode extends EventTarget {
     for (const [group, title] of GROUPS) {
       const tags = this.tagsOf(group).filter((tag) => tag.name.toLowerCase().includes(text));
       if (!tags.length && !(group === "suggested" && !text)) continue;
-      const rows = tags.map((tag) => this.row(tag, group));
+      const rows = tags.slice(0, MOST).map((tag) => this.row(tag, group));
+      if (tags.length > MOST) rows.push(h("li", { class: "quiet" }, `${tags.length - MOST} more: search for them.`));
       if (!rows.length) rows.push(h("li", { class: "quiet" }, "The model suggests nothing here."));
       parts.push(h("section", {}, h("h3", {}, `${title} (${tags.length})`), h("ul", {}, ...rows)));
     }
@@ -176,7 +178,7 @@ export class ImageMode extends EventTarget {
     const [image, tag] = [this.image, this.current];
     await new Promise((resolve) => setTimeout(resolve, 60));
     if (image !== this.image || tag !== this.current) return;
-    const found = await api.image(image, tag).catch(() => null);
+    const found = await api.evidence(image, tag).catch(() => null);
     if (found && image === this.image && tag === this.current) {
       this.near.replaceChildren(h("div", { class: "near-tag" }, tag), nearest(found.nearest, tag));
     }

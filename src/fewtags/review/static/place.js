@@ -51,8 +51,9 @@ export class Place extends EventTarget {
     return Object.fromEntries(FILTERS.map((key) => [key, DEFAULTS[key]]));
   }
 
+  /** How many filters are set. */
   get filtered() {
-    return FILTERS.some((key) => key !== "stacks" && this.values[key] !== DEFAULTS[key]);
+    return FILTERS.filter((key) => this.values[key] !== DEFAULTS[key]).length;
   }
 
   /** As the server wants to know it. */

@@ -8,6 +8,7 @@ export class TagList extends EventTarget {
     this.tags = new Map(tags.map((tag) => [tag.name, tag]));
     this.place = place;
     this.list = byId("tag-list");
+    this.buttons = new Map(); // name -> element
     this.search = byId("tag-search");
     this.sort = byId("tag-sort");
     this.sort.value = localStorage.getItem("tag-sort") ?? "expected";
@@ -23,8 +24,7 @@ export class TagList extends EventTarget {
 
   update(summary) {
     this.tags.set(summary.name, summary);
-    const item = this.list.querySelector(`[data-tag="${CSS.escape(summary.name)}"]`);
-    if (item) item.replaceChildren(...this.content(summary));
+    this.buttons.get(summary.name)?.replaceChildren(...this.content(summary));
   }
 
   /** Names in the order of the list. It stays as it is while counts change, so that nothing jumps. */
@@ -42,29 +42,24 @@ export class TagList extends EventTarget {
   }
 
   draw() {
-    const current = this.place.get("tag");
     const names = this.names();
-    this.list.replaceChildren(
-      ...names.map((name) =>
-        h(
-          "li",
-          {},
-          h(
-            "button",
-            {
-              class: "tag",
-              "data-tag": name,
-              "aria-current": name === current ? "true" : null,
-              tabindex: name === current || (!names.includes(current) && name === names[0]) ? "0" : "-1",
-              onclick: () => this.choose(name),
-            },
-            ...this.content(this.tags.get(name)),
-          ),
-        ),
-      ),
-    );
+    const shown = [...this.buttons.keys()];
+    if (names.length !== shown.length || names.some((name, place) => name !== shown[place])) this.drawButtons(names);
+    const current = this.place.get("tag");
+    const reachable = names.includes(current) ? current : names[0];
+    for (const [name, button] of this.buttons) {
+      if (name === current) button.setAttribute("aria-current", "true");
+      else button.removeAttribute("aria-current");
+      button.tabIndex = name === reachable ? 0 : -1;
+    }
+    this.buttons.get(current)?.scrollIntoView({ block: "nearest" });
+  }
+
+  drawButtons(names) {
+    const button = (name) => h("button", { class: "tag", onclick: () => this.choose(name) }, ...this.content(this.tags.get(name)));
+    this.buttons = new Map(names.map((name) => [name, button(name)]));
+    this.list.replaceChildren(...[...this.buttons.values()].map((element) => h("li", {}, element)));
     if (!names.length) this.list.append(h("li", { class: "nothing" }, "No tag has this in its name."));
-    this.list.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
   }
 
   content(tag) {

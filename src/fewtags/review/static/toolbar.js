@@ -68,23 +68,33 @@ export class Toolbar extends EventTarget {
   /** The filters as they stand in the address. */
   update() {
     for (const [key, element] of Object.entries(this.fields)) element.value = this.place.get(key);
-    this.filterButton.classList.toggle("on", this.place.filtered);
-    if (this.place.filtered) this.toggleFilters(true);
+    const { filtered } = this.place;
+    this.filterButton.classList.toggle("on", filtered > 0);
+    this.filterButton.textContent = filtered ? `Filters (${filtered})` : "Filters";
     if (this.bulk) this.bulk.hidden = this.place.get("queue") !== "missing" || this.place.get("status") !== "open";
   }
 
   show(about, tag) {
     const { images, out_of: outOf, stacks_in_all: stacks, summary } = about;
     const inStacks = stacks < images ? ` in ${plural(stacks, "stack")}` : "";
-    const rest = outOf > images && this.place.get("status") === "open" ? ` of ${outOf.toLocaleString("en")}` : "";
+    const rest = outOf > images ? ` of ${outOf.toLocaleString("en")}` : "";
     this.count.replaceChildren(
       h("strong", {}, tag),
       ` ${images.toLocaleString("en")}${rest} shown${inStacks}`,
       h("span", { class: "quiet wide-only" }, `, ${plural(summary.known, "image")} known`),
     );
-    const more = rest && this.place.get("lowest") === "" && ["missing", "doubtful"].includes(this.place.get("queue"));
-    if (more) this.count.append(h("button", { class: "link", onclick: () => this.place.set({ lowest: "0" }) }, this.place.get("queue") === "doubtful" ? "show all given ones" : "show less likely ones too"));
+    this.count.append(...this.range(rest));
     this.showEstimate(about.estimate);
+  }
+
+  /** A link to the rest of the queue, or back to what it is about. */
+  range(rest) {
+    const [queue, lowest] = [this.place.get("queue"), this.place.get("lowest")];
+    const link = (text, value) => [h("button", { class: "link", onclick: () => this.place.set({ lowest: value }) }, text)];
+    if (!["missing", "doubtful"].includes(queue) || this.place.get("status") !== "open") return [];
+    if (lowest === "0") return link(queue === "doubtful" ? "only doubtful ones" : "only likely ones", "");
+    if (!rest || lowest !== "") return [];
+    return link(queue === "doubtful" ? "show all given ones" : "show less likely ones too", "0");
   }
 
   showEstimate(estimate) {

@@ -1,0 +1,80 @@
+"""How good a run is when there are no complete labels to measure it with: estimates from the known tags.
+
+`instant` is judged by its training images, each label without itself. A trained model knows its training labels too
+well for that: it is judged by the known tags of the validation images, with the known proportion and the number of
+missing tags from the closed form on the features of the training images.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fewtags import distributed
+from fewtags.data.annotations import Annotations
+from fewtags.engine.evaluation import Predictions
+from fewtags.engine.left_out import LeftOut
+from fewtags.engine.model_outputs import model_outputs
+from fewtags.engine.run import Run
+from fewtags.estimates import Estimates, ScoreBins, estimate_quality, fit_curves, log_odds
+from fewtags.labels import PRESENT
+from fewtags.models.saved import SavedModel
+
+QUALITY = ("num_images", "map", "of1", "cf1", "op", "or_", "cp", "cr")
+CATEGORY_QUALITY = ("ap", "precision", "recall")
+
+
+def estimate_run(run: Run, saved: SavedModel) -> dict[str, Any] | None:
+    """For result.json; None where complete labels tell more, and under several processes where it would take another
+    look at the images."""
+    parts = (run.data.train, run.data.val, run.data.test)
+    if any(part is not None and part.complete for part in parts):
+        return None
+    judged_by_itself = run.left_out is not None and not run.learner.objective.trains
+    bins = run.left_out
+    if bins is None:
+        if distributed.world_size() > 1:
+            return None
+        bins = left_out_bins(run, saved)
+    record = estimate_quality(bins).as_json(saved.categories)
+    if judged_by_itself:
+        return {**record, "judged_on": "training images, each label without itself"}
+    quality = held_out_quality(run, saved.thresholds, bins)
+    other = None if quality is None else quality.as_json(saved.categories)
+    return {**with_quality(record, other), "judged_on": "validation images" if other else None}
+
+
+def left_out_bins(run: Run, saved: SavedModel) -> ScoreBins:
+    """By another look at the training images; what it gives is kept for `fewtags discover`."""
+    train, folder = run.data.train, run.files.outputs
+    outputs = model_outputs(saved, train, folder, config=run.config, device=str(run.device), quiet=run.log.quiet)
+    saved.classifier.takes_maps = run.learner.model.takes_maps
+    return LeftOut.of(outputs, train.labels).bins
+
+
+def held_out_quality(run: Run, thresholds: np.ndarray, left_out: ScoreBins) -> Estimates | None:
+    """From the validation images, or else the test images; None where there are none with known tags."""
+    split = "val" if run.data.val is not None else "test"
+    part = run.data.val if split == "val" else run.data.test
+    if part is None or not (part.labels == PRESENT).any():
+        return None
+    like, bins = fit_curves(left_out), prediction_bins(run.latest[split].predictions, part, thresholds)
+    return estimate_quality(bins, like.known_proportion, like)
+
+
+def prediction_bins(predictions: Predictions, part: Annotations, thresholds: np.ndarray | float) -> ScoreBins:
+    """Of the readable images."""
+    read = predictions.read
+    limits = log_odds(np.asarray(thresholds, dtype=float))
+    return ScoreBins.of(log_odds(predictions.probabilities[read]), part.labels[read], limits)
+
+
+def with_quality(record: dict[str, Any], other: dict[str, Any] | None) -> dict[str, Any]:
+    """A record of estimates with the quality of another one, or without any; its other numbers stay."""
+    merged = {**record, **{key: other[key] if other else None for key in QUALITY}}
+    merged["categories"] = {
+        name: {**values, **{key: other["categories"][name][key] if other else None for key in CATEGORY_QUALITY}}
+        for name, values in record["categories"].items()
+    }
+    return merged

@@ -1,0 +1,98 @@
+"""The table of missing tags that a run found, for the report, with pictures of the most certain ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fewtags.data.prepare import RunData
+from fewtags.discovery import LabelTable, OpenRun, open_run
+from fewtags.experiments.examples import Gallery, Tag, TagList, example_of, known_tags, verdict_on
+from fewtags.experiments.runs import RunRecord, label
+from fewtags.labels import PRESENT, UNKNOWN
+from fewtags.wording import plural
+
+NUM_PICTURES = 8
+FEW_IMAGES = 3000  # so many are looked through for the page; of more only where `fewtags discover` did so before
+
+
+@dataclass(frozen=True)
+class FoundRow:
+    category: str
+    known: int
+    found: int
+    expected: float  # to be right among those found, by their probabilities
+    right: int | None  # of those found, where the truth is known
+    hidden: int | None  # tags that nobody wrote down, where the truth is known
+
+
+@dataclass(frozen=True)
+class FoundTags:
+    title: str
+    sentence: str
+    rows: list[FoundRow]
+    gallery: Gallery | None
+
+    @property
+    def judged(self) -> bool:
+        return self.rows[0].right is not None
+
+
+def can_look(run: RunRecord, data: RunData) -> bool:
+    """Is it done soon?"""
+    return len(data.train) <= FEW_IMAGES or any((run.folder / "outputs").glob("*/about.json"))
+
+
+def found_tags(run: RunRecord, data: RunData) -> FoundTags | None:
+    """What `fewtags discover` lists for a run; None where nothing is unknown or found."""
+    if not (data.train.labels == UNKNOWN).any():
+        return None
+    opened = open_run(run.folder, data=data, quiet=True)
+    table = opened.discover(limit=opened.annotations.labels.size).missing
+    if not len(table):
+        return None
+    rows = [found_row(opened, table, column) for column in range(len(opened.annotations.categories))]
+    rows.sort(key=lambda row: -row.found)
+    return FoundTags(f"{label(run)} on {run.dataset}", in_words(run, opened, rows), rows, found_gallery(opened, table))
+
+
+def found_row(opened: OpenRun, table: LabelTable, column: int) -> FoundRow:
+    mine = table.columns == column
+    known = int((opened.annotations.labels[:, column] == PRESENT).sum())
+    right = hidden = None
+    if opened.truth is not None:
+        there = opened.truth[:, column] == PRESENT
+        right = int(there[table.rows[mine]].sum())
+        hidden = int((there & (opened.annotations.labels[:, column] == UNKNOWN)).sum())
+    name = opened.annotations.categories[column]
+    return FoundRow(name, known, int(mine.sum()), float(table.probabilities[mine].sum()), right, hidden)
+
+
+def in_words(run: RunRecord, opened: OpenRun, rows: list[FoundRow]) -> str:
+    found = sum(row.found for row in rows)
+    images = plural(len(opened.annotations), "image")
+    start = f"In {images}, {label(run)} found {plural(found, 'tag')} that nobody wrote down"
+    if opened.truth is None:
+        expected = sum(row.expected for row in rows)
+        return f"{start}. By their probabilities about {expected:,.0f} of them are right: an estimate."
+    right, hidden = sum(row.right or 0 for row in rows), sum(row.hidden or 0 for row in rows)
+    return f"{start}. {right:,} of them ({right / found:.0%}) are right; {hidden:,} were hidden from it."
+
+
+def found_gallery(opened: OpenRun, table: LabelTable) -> Gallery | None:
+    """The most certain tag of every category, from the most certain category down."""
+    part, truth = opened.annotations, opened.annotations.labels if opened.truth is None else opened.truth
+    _, first = np.unique(table.columns, return_index=True)  # the table has the most certain ones first
+    examples = []
+    for place in np.sort(first)[:NUM_PICTURES]:
+        row = int(table.rows[place])
+        places = np.flatnonzero(table.rows == row)
+        found = [
+            Tag(part.categories[c], verdict_on(truth[row, c]), float(p))
+            for c, p in zip(table.columns[places].tolist(), table.probabilities[places].tolist(), strict=True)
+        ]
+        example = example_of(part, row, [known_tags(part, row), TagList("found", found)], {})
+        examples += [example] if example is not None else []
+    sentence = "The most certain find of each category, in the picture it was found in."
+    return Gallery("Most certain", sentence, examples) if examples else None

@@ -1,0 +1,106 @@
+"""Estimated quality of runs without complete labels, from training to the commands that show it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import TINY, Cli
+from fewtags.data.annotations import Annotations
+from fewtags.models.discriminant import Discriminant, DiscriminantSums
+
+SETTINGS = [setting for setting in TINY if not setting.startswith("method=")]
+
+
+@pytest.fixture(scope="module")
+def some_tags(patches: Annotations, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two thirds of the tags of `patches`, and nothing else, as a person would have them."""
+    file = tmp_path_factory.mktemp("some") / "tags.csv"
+    random = np.random.default_rng(0)
+    lines = ["image,tags"]
+    for image, row in zip(patches.images, patches.labels, strict=True):
+        names = [name for name, label in zip(patches.categories, row, strict=True) if label == 1]
+        lines.append(f"{image},{';'.join(name for name in names if random.random() < 0.66)}")
+    file.write_text("\n".join(lines), encoding="utf-8")
+    return file
+
+
+def result_of(run: Path) -> dict:
+    return json.loads((run / "result.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("method", "judged_on"), [("instant", "training images"), ("an", "validation images")])
+def test_train_ends_with_estimates(cli: Cli, patches, some_tags, tmp_path, method, judged_on):
+    run = tmp_path / "run"
+    answer = cli("train", patches.root, "--tags", some_tags, "--method", method, *SETTINGS, "--out", run, "-q")
+    assert answer.code == 0, answer.err
+    estimates = result_of(run)["estimates"]
+    assert estimates["judged_on"].startswith(judged_on)
+    value, low, high = estimates["map"]
+    assert 0 <= low <= value <= high <= 1
+    assert set(estimates["categories"]) == set(patches.categories)
+    assert f"estimated: mAP {100 * value:.0f} ({100 * low:.0f} to {100 * high:.0f})" in answer.out
+    assert "assuming" in answer.out
+    assert answer.out.strip().endswith(str(run))
+
+
+def test_complete_labels_are_measured_with(trained: Path):
+    assert "estimates" not in result_of(trained)
+
+
+def test_evaluate_estimates_on_partial_labels_and_gates(cli: Cli, patches, some_tags, tmp_path):
+    run = tmp_path / "run"
+    cli("train", patches.root, "--tags", some_tags, "--method", "instant", *SETTINGS, "--out", run, "-q")
+    answer = cli("evaluate", run, patches.root, "--tags", some_tags, "--split", "all")
+    assert answer.code == 0, answer.err
+    assert answer.out.startswith("estimated: mAP")
+    assert "Measured on the known labels alone" in answer.out
+    as_json = json.loads(cli("evaluate", run, patches.root, "--tags", some_tags, "--json").out)
+    estimate = as_json["estimates"]["map"][0]
+    low = cli("evaluate", run, patches.root, "--tags", some_tags, "--min-map", f"{estimate - 0.01:.4f}")
+    high = cli("evaluate", run, patches.root, "--tags", some_tags, "--min-map", f"{estimate + 0.01:.4f}")
+    assert (low.code, high.code) == (0, 4)
+    assert "estimated mAP" in high.err
+
+
+def test_the_gate_measures_where_labels_are_complete(cli: Cli, trained: Path):
+    measured = json.loads(cli("evaluate", trained, "--json").out)
+    assert "estimates" not in measured
+    answer = cli("evaluate", trained, "--min-map", "1")
+    assert answer.code == (4 if measured["map"] < 1 else 0)
+    assert "measured mAP" in answer.err
+
+
+def test_left_out_log_odds_are_those_of_a_fit_without_the_label():
+    """Against removing one label at a time from the sums, with the same penalty and calibration."""
+    torch.manual_seed(0)
+    truth = torch.rand(60, 2) < 0.4
+    features = truth.float() @ torch.randn(2, 8) + torch.randn(60, 8)
+    labels = (truth & (torch.rand(60, 2) < 0.6)).to(torch.int8)
+    sums = DiscriminantSums.of(features, labels)
+    model = Discriminant.of(sums, features, labels)
+    bins = model.left_out(sums, features, labels)
+    for c in range(2):
+        expected = []
+        for row in range(60):
+            without = labels.clone()
+            without[row, c] = 0
+            other = Discriminant(2, 8)
+            other.fit(
+                sums.relabelled(features, (without == 1).float()),
+                features,
+                without,
+                0.5,
+                penalties=(float(model.penalty),),
+                basis=model.basis,
+            )
+            score = other.scores(features[row : row + 1])[0, c]
+            expected.append(float(score * model.slope[c] + model.intercept[c]))
+        scores = bins.score[bins.count[:, c] > 0, c]
+        np.testing.assert_allclose(scores, np.sort(expected)[::-1], rtol=1e-3, atol=1e-3)
+        given = np.array(expected) >= float(model.thresholds[c].logit())
+        assert (bins.count * bins.above)[:, c].sum() == given.sum()

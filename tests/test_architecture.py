@@ -1,0 +1,31 @@
+"""docs/architecture.md names what there is, and its layers are those that import-linter enforces."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import fewtags
+from conftest import PROJECT
+
+PACKAGE = Path(fewtags.__file__).parent
+PAGE = (PROJECT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    """The first block of code under a heading."""
+    return PAGE.split(f"## {title}")[1].split("```")[1]
+
+
+def test_the_layers_are_those_that_are_enforced():
+    contract = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    enforced = [sorted(re.findall(r"\w+", layer)) for layer in contract["layers"]]
+    told = [re.match(r"(\w+( \| \w+)*)", line).group(1).split(" | ") for line in section("Layers").strip().splitlines()]
+    assert [sorted(names) for names in told] == enforced
+
+
+def test_files_named_by_their_room_are_in_it():
+    for path in re.findall(r"\b((?:data|models|methods|engine|experiments|tests)/[\w/]+\.py)\b", PAGE):
+        base = PROJECT if path.startswith("tests/") else PACKAGE
+        assert (base / path).is_file(), path
