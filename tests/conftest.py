@@ -123,3 +123,27 @@ def trained(patches: Annotations, tags_file: Path, tmp_path_factory: pytest.Temp
     source = {"source": str(patches.root), "tags": str(tags_file), "options": {"complete": True}}
     train(load_config(None, TINY, data=source), folder, quiet=True)
     return folder
+
+
+# --- a review of made images (tests/review; a conftest of its own would hide this one) ---
+
+
+@pytest.fixture
+def open_session(tmp_path: Path):
+    """Open a session on the same store, as often as one likes."""
+    from made_review import made_data
+
+    from fewtags.review.session import ReviewSession
+    from fewtags.review.store import DecisionStore, decisions_file
+
+    def opened(num_images: int = 400, **options) -> ReviewSession:
+        annotations, features = made_data(num_images)
+        store = DecisionStore(decisions_file(tmp_path))
+        return ReviewSession(annotations, features, store, run="made", reviewer="ann", **options)
+
+    return opened
+
+
+@pytest.fixture
+def session(open_session):
+    return open_session()
