@@ -83,7 +83,7 @@ def test_it_leads_with_a_sentence_and_pictures(page, runs):
     best = max((run for run in find_runs([runs]) if run.proportion == 0.3), key=lambda run: run.result["test"]["map"])
     known = sum(best.data["known_positives"])
     assert lead.startswith(f"{best.method}")
-    assert f"learned 3 tags from 36 images of patches with {known} tags written down, 30 % of those that apply." in lead
+    assert f"learned 3 tags from 36 images with {known} tags written down, 30 % of those that apply." in lead
     assert f"On 12 test images its mean average precision is {100 * best.result['test']['map']:.1f} %" in lead
     assert "the best of 3 methods" in lead
     assert page.index('<section id="images">') < page.index("<table")

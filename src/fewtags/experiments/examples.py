@@ -109,7 +109,8 @@ def test_gallery(runs: Sequence[RunRecord], data: RunData) -> Gallery | None:
     known = "known" if not part.complete else "true"
     sentence = f"The tags that {label(best)} gives, with their probabilities, and {known} tags that it missed."
     sentence += " The heat maps show which places spoke for a tag." if maps else ""
-    return Gallery(f"{str(best.split).capitalize()} images", sentence, examples) if examples else None
+    title = "Test images" if best.split == "test" else "Validation images"
+    return Gallery(title, sentence, examples) if examples else None
 
 
 def tags_of(run: RunRecord, probabilities: np.ndarray, part: Annotations, row: int) -> TagList:
@@ -271,7 +272,8 @@ def example_of(
     except BadImage:
         return None
     drawn = [(name, data_address(image)) for name, image in maps.items()]
-    return Example(part.images[row], picture, lists, drawn, list(others))
+    name = "/".join(Path(part.images[row]).parts[-2:])  # as much as fits under a picture
+    return Example(name, picture, lists, drawn, list(others))
 
 
 def thumbnail(image: Image.Image) -> Image.Image:

@@ -66,7 +66,7 @@ def render(runs: Sequence[RunRecord], title: str, moved_to: Path | None = None, 
         decided=[gallery for one in shown for gallery in one.decided],
         marks=VERDICTS,
         tables=paper_tables(rows, "last"),
-        best_tables=paper_tables(rows, "best"),
+        best_tables=paper_tables(rows, "best") if any(run.result.get("epochs") for run in runs) else [],
         partly_measured=[run.dataset for run in chosen(runs) if unknown_share(run)],
         estimates=estimate_tables(runs),
         proportion_charts=proportion_charts(rows),
@@ -117,13 +117,14 @@ def unknown_share(run: RunRecord) -> float:
 
 def lead(runs: Sequence[RunRecord]) -> list[str]:
     """What a reader wants to know first: for every dataset one or two sentences."""
-    sentences = []
+    sentences = {}
     for dataset in unique(run.dataset for run in runs):
         own = best_first([run for run in chosen(runs) if run.dataset == dataset])
         lowest = [run for run in own if own and run.proportion == own[0].proportion]
         if lowest:
-            sentences.append(f"{learned(lowest[0])} {quality(lowest[0])}{compared(lowest)}")
-    return sentences
+            sentences[dataset] = f"{learned(lowest[0])} {quality(lowest[0])}{compared(lowest)}"
+    several = len(sentences) > 1
+    return [f"{dataset}: {sentence}" for dataset, sentence in sentences.items()] if several else [*sentences.values()]
 
 
 def learned(run: RunRecord) -> str:
@@ -131,7 +132,7 @@ def learned(run: RunRecord) -> str:
     share = f", {100 * run.proportion:g} % of those that apply" if isinstance(run.proportion, float) else ""
     tags = plural(len(run.data["categories"]), "tag")
     images = plural(run.data["train"]["images"], "image")
-    return f"{label(run)} learned {tags} from {images} of {run.dataset} with {known:,} tags written down{share}."
+    return f"{label(run)} learned {tags} from {images} with {known:,} tags written down{share}."
 
 
 def quality(run: RunRecord) -> str:
