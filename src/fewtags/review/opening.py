@@ -57,7 +57,7 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
 
 def has_changed(run: Path, annotations: Annotations) -> bool:
     """Are images, categories or labels others than when the run was trained?"""
-    record = run / "data.json"
+    record = RunFolder(run).data
     if not record.is_file():
         return False
     return json.loads(record.read_text(encoding="utf-8"))["train"]["hash"] != annotations.content_hash()
