@@ -8,6 +8,7 @@ import numpy as np
 
 from fewtags.data.prepare import RunData
 from fewtags.discovery import LabelTable, OpenRun, open_run
+from fewtags.engine.run_folder import RunFolder
 from fewtags.experiments.examples import Gallery, Tag, TagList, example_of, known_tags, verdict_on
 from fewtags.experiments.runs import RunRecord, label
 from fewtags.labels import PRESENT, UNKNOWN
@@ -41,7 +42,7 @@ class FoundTags:
 
 def can_look(run: RunRecord, data: RunData) -> bool:
     """Is it done soon?"""
-    return len(data.train) <= FEW_IMAGES or any((run.folder / "outputs").glob("*/about.json"))
+    return len(data.train) <= FEW_IMAGES or any(RunFolder(run.folder).outputs.glob("*/about.json"))
 
 
 def found_tags(run: RunRecord, data: RunData) -> FoundTags | None:
