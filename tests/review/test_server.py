@@ -43,7 +43,9 @@ def served(tmp_path: Path) -> Open:
         address = Address(host, 8321)
         app = make_app(session, pictures, None, about={"run": "r"}, address=address, token=TOKEN, **options)
         headers = {"x-fewtags-token": TOKEN} if headers is None else headers
-        return TestClient(app, base_url=origin, headers=headers, client=("127.0.0.1", 50000))
+        client = TestClient(app, base_url=origin, headers=headers, client=("127.0.0.1", 50000))
+        client.store = store
+        return client
 
     return open_client
 
@@ -128,6 +130,18 @@ def test_everything_above_a_probability_comes_with_a_sample_and_is_one_step(clie
     done = decide(client, *[answer(entry["image"], 1, version=entry["version"]) for entry in above["answers"]])
     assert window(client, status="present")["images"] == len(above["answers"])
     assert len(client.post("/api/undo", json={"step": done.json()["step"]}).json()["labels"]) == len(above["answers"])
+
+
+def test_a_full_disk_is_said_and_nothing_is_half_written(client, tmp_path):
+    client.store._connection.execute("PRAGMA max_page_count = 1")  # no more pages than it has already
+    answers = [answer(image, 1) for image in range(40)]
+    replies = [decide(client, *answers) for _ in range(30)]
+    refused = next(reply for reply in replies if reply.status_code != 200)
+    assert refused.status_code == 507
+    assert "could not be written" in refused.json()["error"]
+    assert len(list(DecisionStore(decisions_file(tmp_path), read_only=True))) % 40 == 0
+    client.store._connection.execute("PRAGMA max_page_count = 1000000")
+    assert decide(client, answer(1, -1)).status_code == 200
 
 
 def test_an_image_has_its_tags_and_the_evidence_for_one(client):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +38,12 @@ def unit_features(
     with progress_bar("Looking at the images", len(files), quiet=quiet, unit="images") as bar:
         pooled = pooled_features(saved, files, unreadable=unreadable, on_step=lambda number: bar.step(by=number))
     features = unit_length(pooled)
-    folder.mkdir(parents=True, exist_ok=True)
-    about.unlink(missing_ok=True)
-    with atomic_write(numbers) as beside, beside.open("wb") as out:
-        np.save(out, features.numpy())
-    write_json(about, {"key": key, "unreadable": unreadable})
+    with suppress(OSError):  # a folder that cannot be written to can be looked at all the same
+        folder.mkdir(parents=True, exist_ok=True)
+        about.unlink(missing_ok=True)
+        with atomic_write(numbers) as beside, beside.open("wb") as out:
+            np.save(out, features.numpy())
+        write_json(about, {"key": key, "unreadable": unreadable})
     return features, unreadable
 
 

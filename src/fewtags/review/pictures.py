@@ -11,6 +11,7 @@ import io
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from PIL import Image
@@ -50,8 +51,8 @@ class Pictures:
             raise NotShown(f"{name} is missing: moved or deleted since training?")
         return file
 
-    def thumbnail(self, row: int) -> Path:
-        """A JPEG file; made when it is not there yet."""
+    def thumbnail(self, row: int) -> bytes:
+        """A JPEG; made when it is not there yet."""
         self._last_request = time.monotonic()
         return self._thumbnail(row)
 
@@ -76,17 +77,20 @@ class Pictures:
             return ""
         return self._hashes[row][1]
 
-    def _thumbnail(self, row: int) -> Path:
+    def _thumbnail(self, row: int) -> bytes:
         path = self.path(row)
         key = hashlib.sha256(f"{path}|{_state(path)}|{THUMBNAIL}".encode()).hexdigest()[:32]
         file = self.folder / key[:2] / f"{key}.jpg"
-        if not file.is_file():
+        if file.is_file():
+            return file.read_bytes()
+        content = as_jpeg(_fit(path, THUMBNAIL))
+        with suppress(OSError):  # where nothing can be kept, it is made again the next time
             file.parent.mkdir(parents=True, exist_ok=True)
             # Two requests may make the same one: each writes a file of its own, and the last one stays.
             beside = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
-            beside.write_bytes(as_jpeg(_fit(path, THUMBNAIL)))
+            beside.write_bytes(content)
             beside.replace(file)
-        return file
+        return content
 
     # --- in the background ---
 

@@ -17,6 +17,7 @@ An image is named by its number and a category by its name. Answers to POST mean
 from __future__ import annotations
 
 import secrets
+import sqlite3
 import threading
 from collections import OrderedDict
 from importlib.resources import files
@@ -210,7 +211,7 @@ def make_app(
 
     @app.get("/api/images/{image}/thumbnail")
     def get_thumbnail(image: int) -> Response:
-        return FileResponse(pictures.thumbnail(image), media_type="image/jpeg", headers=KEEP_PICTURE)
+        return Response(pictures.thumbnail(image), media_type="image/jpeg", headers=KEEP_PICTURE)
 
     @app.get("/api/images/{image}/large")
     def get_large(image: int) -> Response:
@@ -234,6 +235,10 @@ def make_app(
         status = 404 if isinstance(error, NotShown | BadImage) else 400
         message = error.reason if isinstance(error, BadImage) else str(error)  # the path is nobody's business
         return JSONResponse({"error": message}, status)
+
+    @app.exception_handler(sqlite3.Error)
+    def on_unwritten(request: Request, error: sqlite3.Error) -> Response:
+        return JSONResponse({"error": f"It could not be written: {error}. Nothing of it was kept."}, 507)
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
 
