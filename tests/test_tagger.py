@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from conftest import TINY
+from conftest import TINY, Cli
 from fewtags import Annotations, Tagger
 from fewtags.errors import UserError
 from fewtags.metrics import mean_average_precision
@@ -216,6 +216,17 @@ def test_fitting_into_the_folder_of_a_run_is_refused(patches, tmp_path):
     with pytest.raises(UserError, match="holds a finished run already"):
         make(out=tmp_path / "run").fit(patches)
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == log
+
+
+def test_evaluating_a_tagger_that_was_fitted_in_memory_asks_for_the_data(patches, tags_file, tmp_path, cli: Cli):
+    make(out=tmp_path / "run").fit(patches)
+    answer = cli("evaluate", tmp_path / "run")
+    assert answer.code == 2
+    assert "was given in Python and is not known here" in answer.err
+    assert "--data" in answer.err
+    answer = cli("evaluate", tmp_path / "run", patches.root, "--tags", tags_file, "-o", "complete=true")
+    assert answer.code == 0
+    assert "12 images, 3 categories" in answer.out
 
 
 def test_a_moving_average_keeps_what_instant_needs_for_more_labels(patches):
