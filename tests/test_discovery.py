@@ -23,7 +23,7 @@ from fewtags.discovery import (
 )
 from fewtags.engine.left_out import LeftOut, left_out_scores
 from fewtags.engine.model_outputs import ModelOutputs
-from fewtags.models.discriminant import Discriminant, DiscriminantSums, unit_length
+from fewtags.models.discriminant import unit_length
 
 NUM_IMAGES, NUM_CATEGORIES, DIM = 4000, 4, 24
 THRESHOLDS = np.full(NUM_CATEGORIES, 0.5)
@@ -142,18 +142,21 @@ def test_other_images_are_judged_by_the_same_scale(made, judge, scale):
 # --- doubtful tags ---
 
 
-def test_a_label_is_judged_as_if_it_had_never_been_given(made, judge):
-    """Against a fit without it, with the same penalty and standardisation."""
+def test_a_label_is_judged_as_if_the_image_had_never_been_there(made, judge):
+    """Against centring and inverting the second moment without it, with the same penalty and standardisation."""
     row, column = np.argwhere(made.labels == 1)[5]
-    without = made.labels.copy()
-    without[row, column] = 0
     features = torch.from_numpy(made.outputs.features.astype(np.float32))
-    sums = DiscriminantSums.of(features, torch.from_numpy(without))
-    again = Discriminant(NUM_CATEGORIES, DIM)
-    penalty = (float(judge.model.penalty),)
-    again.fit(sums, features, torch.from_numpy(without), 0.5, penalties=penalty, basis=judge.model.basis)
-    left_out = left_out_scores(judge.model, judge.prototypes, features[row : row + 1], made.labels[row : row + 1] == 1)
-    assert left_out[0, column] == pytest.approx(float(again.scores(features[row : row + 1])[0, column]), rel=1e-3)
+    x = judge.model.basis.rotate(features).double()
+    others = torch.arange(len(x)) != row
+    centre = x[others].mean(0)
+    rest = x[others] - centre
+    penalty = float(judge.model.penalty) * torch.eye(DIM, dtype=x.dtype)
+    positives = rest[torch.from_numpy(made.labels[:, column] == 1)[others]].mean(0)
+    expected = (x[row] - centre) @ torch.linalg.inv(rest.T @ rest / len(x) + penalty) @ positives
+    unit = judge.model.without_own(len(x))._factor()[column]
+    one = slice(row, row + 1)
+    left_out = left_out_scores(judge.model, judge.num_images, features[one], made.labels[one] == 1)
+    assert left_out[0, column] == pytest.approx(float(expected * unit), rel=0.01)
 
 
 def test_wrong_tags_come_first():

@@ -202,9 +202,11 @@ class Tagger:
 
     def rerank(self, tag: str, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows of `features` from the likeliest for `tag` down, and their probabilities in that order."""
-        model, category = self._closed_form().discriminant, self._category(tag)
-        order, scores = model.rerank(category, self._features(features, ndim=2))
-        probabilities = (scores * model.slope[category] + model.intercept[category]).sigmoid()
+        head, category = self._closed_form(), self._category(tag)
+        model, rows = head.discriminant, self._features(features, ndim=2)
+        names = head.name_scores(rows)
+        order, scores = model.rerank(category, rows, None if names is None else names[:, category])
+        probabilities = model.chance(scores, category)
         return order.numpy(), probabilities[order].numpy()
 
     def _features(self, features: Any, ndim: int) -> torch.Tensor:

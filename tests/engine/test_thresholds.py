@@ -15,7 +15,7 @@ from fewtags.data.prepare import split_data
 from fewtags.engine.prediction import predict_files
 from fewtags.engine.thresholds import choose_thresholds, f1_thresholds, known_positive_thresholds
 from fewtags.engine.training import train
-from fewtags.models.discriminant import expected_f1_thresholds
+from fewtags.models.curves import expected_f1_thresholds
 from fewtags.models.saved import SavedModel, load_model
 
 

@@ -7,8 +7,10 @@ import torch.nn.functional as F
 import fewtags.models.closed_form as module
 from fewtags.contract import Batch
 from fewtags.metrics import mean_average_precision
+from fewtags.models import self_labelling
 from fewtags.models.closed_form import ClosedFormHead, Whiten
 from fewtags.models.discriminant import Basis, Discriminant, DiscriminantSums
+from fewtags.models.names import NameScorer
 
 DIM, NUM, CATEGORIES = 24, 600, 4
 
@@ -57,19 +59,61 @@ def test_the_order_and_size_of_batches_do_not_matter(world):
     torch.testing.assert_close(head(world[0]).logits, other(world[0]).logits, rtol=1e-3, atol=1e-3)
 
 
-def test_refining_ranks_hidden_positives_better(world):
-    """Better than the closed form, and than the closed form with the penalty of the second fit."""
+def test_refining_is_left_alone_where_held_back_labels_say_so(world, monkeypatch):
+    """Then the head is the closed form as it was."""
+    monkeypatch.setattr(self_labelling, "CONVINCING", 1e6)
+    (plain, _), (refined, start) = started(world), started(world, refine=True)
+    assert torch.equal(refined(world[0]).logits, plain(world[0]).logits)
+    assert "not used" in start.sentence
+
+
+def name_scorer(world):
+    """A classifier whose classes are the categories' own directions, and one that is none of them."""
+    maps, truth, _ = world
+    pooled = F.normalize(maps.mean((2, 3)), dim=1)
+    means = torch.stack([pooled[truth[:, c]].mean(0) for c in range(CATEGORIES)]) - pooled.mean(0)
+    weight = torch.cat([40 * means / means.norm(dim=1, keepdim=True), torch.zeros(1, DIM)])
+    members = torch.eye(CATEGORIES + 1)[:CATEGORIES].bool()
+    return NameScorer(weight, torch.zeros(CATEGORIES + 1), members, [f"{c}: itself" for c in range(CATEGORIES)])
+
+
+def test_names_are_used_said_saved_and_loaded(world):
+    maps, truth, _ = world
+    head = ClosedFormHead(ClosedFormHead.Config(), DIM, CATEGORIES).eval()
+    head.use_names(name_scorer(world))
+    with torch.no_grad():
+        start = head.start(batches(world), NUM)
+        logits = head(maps).logits
+    assert "Names: 4 of 4" in start.sentence
+    assert "2: itself" in start.sentence
+    plain = started(world)[0](maps).logits
+    with_names, without = (mean_average_precision(each.numpy(), truth.numpy()) for each in (logits, plain))
+    assert with_names > without
+    fresh = ClosedFormHead(head.config, DIM, CATEGORIES).eval()
+    fresh.load_state_dict(head.state_dict())
+    torch.testing.assert_close(fresh(maps).logits, logits)
+
+
+def test_names_alone_make_a_tagger(world):
     maps, truth, labels = world
-    pooled, unknown = maps.mean((2, 3)), (labels == 0).numpy()
-    same_penalty = Discriminant.of(
-        DiscriminantSums.of(pooled, labels), pooled, labels, penalties=(module.REFINED_PENALTY,)
-    )
-    scores = [head(maps).logits for head in (started(world)[0], started(world, refine=True)[0])]
-    plain, refined, third = (
-        mean_average_precision(each.numpy(), truth.numpy(), mask=unknown)
-        for each in (*scores, same_penalty.scores(pooled))
-    )
-    assert refined > max(plain, third)
+    head = ClosedFormHead(ClosedFormHead.Config(), DIM, CATEGORIES).eval()
+    head.use_names(name_scorer(world))
+    with torch.no_grad():
+        head.start(batches((maps, truth, torch.zeros_like(labels))), NUM)
+        probabilities = head(maps).logits.sigmoid()
+    assert mean_average_precision(probabilities.numpy(), truth.numpy()) > 0.5
+    assert 0.05 < float(probabilities.mean()) < 0.6
+
+
+def test_few_images_are_said_to_be_few(world):
+    maps, truth, labels = world
+    few = maps[:40], truth[:40], labels[:40]
+    head = ClosedFormHead(ClosedFormHead.Config(), DIM, CATEGORIES)
+    head.categories = ["sun", "sea", "dog", "cat"]
+    with torch.no_grad():
+        sentence = head.start(batches(few), 40).sentence
+    assert "40 images are few" in sentence
+    assert "known)" in sentence
 
 
 def test_whitening_keeps_the_directions_of_most_variance():

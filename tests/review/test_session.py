@@ -9,7 +9,7 @@ from made_review import made_data
 
 from fewtags.errors import UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
-from fewtags.models.discriminant import DiscriminantSums
+from fewtags.models.discriminant import Discriminant, DiscriminantSums
 from fewtags.review.session import Answer, LiveQueue, ReviewSession, View
 from fewtags.review.store import Conflict, DecisionStore
 
@@ -29,15 +29,14 @@ def test_the_model_after_decisions_is_the_one_fitted_to_the_new_labels(session):
     decide(session, rows[9], PRESENT)
     decide(session, session.queue(View("dog", "doubtful", lowest=0)).order[:3], ABSENT)
     decide(session, rows[1], UNKNOWN)
-    labels = torch.from_numpy(session.labels)
-    sums = DiscriminantSums.of(session.features, labels)
-    model = session.model
-    directions = model.basis.prototypes(sums.category_count, sums.category_total) / (model.values + model.penalty)
-    expected = session.features @ model.basis.unrotate(directions)[1]
-    _, scores = session.model.rerank(1, session.features)
-    order = (expected - expected.mean()).argsort(descending=True)
-    torch.testing.assert_close(scores - scores.mean(), expected - expected.mean(), rtol=1e-4, atol=1e-4)
-    assert (scores[order].diff() <= 1e-4).all()
+    given, labels = (torch.from_numpy(each) for each in (session.given, session.labels))
+    anew = Discriminant.of(DiscriminantSums.of(session.features, given), session.features, given)
+    changed = (given[:, 1] != labels[:, 1]).nonzero()[:, 0]
+    anew.relabel_many(session.features[changed], 1, given[changed, 1], labels[changed, 1])
+    (order, scores), (expected_order, expected) = (model.rerank(1, session.features) for model in (session.model, anew))
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
+    assert (expected[order].diff() <= 1e-4).all()
+    assert torch.equal(order[:5], expected_order[:5])
 
 
 def test_a_session_that_is_opened_again_is_where_the_last_one_was(open_session):
@@ -116,8 +115,11 @@ def test_doubtful_tags_are_judged_without_the_image_itself(session):
         sums = DiscriminantSums.of(session.features, without)
         directions = model.basis.prototypes(sums.category_count, sums.category_total) / (model.values + model.penalty)
         weights = model.basis.unrotate(directions)[0]
+        all_positives = DiscriminantSums.of(session.features, labels)
+        with_it = model.basis.prototypes(all_positives.category_count, all_positives.category_total)
+        unscaled = model.basis.unrotate(with_it / (model.values + model.penalty))[0]
         score = session.features[row] @ weights - weights @ model.mean
-        expected = (score * model.slope[0] + model.intercept[0]).sigmoid()
+        expected = model.chance(score * model.weights[0].norm() / unscaled.norm(), 0)
         assert chance == pytest.approx(float(expected), abs=1e-4)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from fewtags.engine.model_outputs import ModelOutputs
 from fewtags.estimates import Curves, ScoreBins, fit_curves
 from fewtags.labels import PRESENT
-from fewtags.models.discriminant import Discriminant, DiscriminantSums, leave_one_out
+from fewtags.models.discriminant import Discriminant, DiscriminantSums
 
 KEEP = 2**28  # numbers: so many images' features are held at once to choose the penalty and to fit the curves (1 GB)
 
@@ -26,7 +26,7 @@ class LeftOut:
     """The closed form, and the probability of presence that its left-out scores stand for."""
 
     model: Discriminant
-    prototypes: Tensor  # [C, D] mean of each category's known positives, in the eigenbasis
+    num_images: int  # that it was fitted to
     bins: ScoreBins  # of the images it was fitted to, or of a sample of them
     curves: Curves
 
@@ -42,24 +42,22 @@ class LeftOut:
             rows = np.sort(np.random.default_rng(seed).permutation(rows)[: KEEP // dim])
         model = Discriminant(num_categories, dim)
         model.fit(sums, outputs.unit_features(rows), torch.from_numpy(labels[rows]))
-        prototypes = model.basis.prototypes(sums.category_count, sums.category_total)
         parts = [
-            left_out_scores(model, prototypes, outputs.unit_features(some), labels[some] == PRESENT)
+            left_out_scores(model, int(sums.count), outputs.unit_features(some), labels[some] == PRESENT)
             for some in outputs.chunks(rows)
         ]
         bins = ScoreBins.of(np.concatenate(parts), labels[rows])
-        return cls(model, prototypes, bins, fit_curves(bins))
+        return cls(model, int(sums.count), bins, fit_curves(bins))
 
     def chances(self, outputs: ModelOutputs, rows: np.ndarray, known: np.ndarray) -> np.ndarray:
         """[M, C] probability of presence of some rows, whatever was said.
 
         `known` [M, C] is True for the labels that the closed form was fitted to as positives.
         """
-        return self.curves.chance(left_out_scores(self.model, self.prototypes, outputs.unit_features(rows), known))
+        return self.curves.chance(left_out_scores(self.model, self.num_images, outputs.unit_features(rows), known))
 
 
-def left_out_scores(model: Discriminant, prototypes: Tensor, features: Tensor, known: np.ndarray) -> np.ndarray:
+def left_out_scores(model: Discriminant, num_images: int, features: Tensor, known: np.ndarray) -> np.ndarray:
     """[M, C] scores of images by their unit-length features [M, D], without the share of those that are `known`."""
     rotated, weights = model.basis.rotate(features), torch.from_numpy(known).float()
-    count = model.category_count.float()
-    return leave_one_out(rotated, weights, prototypes, count, model.values, float(model.penalty)).numpy()
+    return model.without_own(num_images).scores(rotated, weights).numpy()

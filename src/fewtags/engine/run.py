@@ -92,7 +92,6 @@ class Run:
             if path not in self.broken:
                 self.broken.add(path)
                 self.log.warn(f"Left out: {reason}")
-                self.files.bad_images.parent.mkdir(parents=True, exist_ok=True)  # another process may come first
                 with self.files.bad_images.open("a", encoding="utf-8") as out:
                     out.write(reason + "\n")
 
@@ -173,7 +172,13 @@ def make_batches(
 
 def build_learner(config: RunConfig, problem: Problem) -> Learner:
     model = build_classifier(
-        config.model, config.input.size, config.head_name, config.head, problem.num_categories, problem.words
+        config.model,
+        config.input.size,
+        config.head_name,
+        config.head,
+        problem.num_categories,
+        problem.words,
+        categories=problem.categories,
     )
     model.head.initialise(problem)
     kind = objective_class(config.method_name, config.profile)

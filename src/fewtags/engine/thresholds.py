@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fewtags.labels import PRESENT, UNKNOWN
-from fewtags.models.discriminant import expected_f1_thresholds
+from fewtags.models.curves import expected_f1_thresholds
 
 
 def choose_thresholds(probabilities: np.ndarray, labels: np.ndarray, *, calibrated: bool = False) -> np.ndarray:

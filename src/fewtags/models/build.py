@@ -16,6 +16,7 @@ from fewtags.errors import UserError
 from fewtags.models.backbones import Backbone, create_backbone
 from fewtags.models.classifier import Classifier, Neck
 from fewtags.models.heads import head_class
+from fewtags.models.names import find_names
 from fewtags.models.tensor_files import MODEL_FOLDER, WEIGHTS, first_line
 from fewtags.models.words import WordsConfig, find_word_vectors
 from fewtags.settings import Settings
@@ -75,7 +76,11 @@ def build_classifier(
     words: WordVectors | None = None,
     *,
     load_weights: bool = True,
+    categories: Sequence[str] = (),
 ) -> Classifier:
+    """With the names of the `categories`, a head that wants it is told what the backbone knows about them."""
+    kind = head_class(head_name)
+    names = getattr(head, "names", "none") if kind.uses_names and categories and not model.width else "none"
     source = Path(model.weights) if model.weights is not None and load_weights else None
     from_model = source is not None and source.is_dir()
     backbone = create_backbone(
@@ -85,12 +90,17 @@ def build_classifier(
         stride_in_1x1=model.stride_in_1x1,
         output_stride=model.output_stride,
         input_size=input_size,
+        keep_classifier=names != "none",
     )
     if source is not None and from_model:
         load_backbone(backbone, source)
     neck = Neck(backbone.num_channels, model.pool, model.width)
     backbone.freeze_before(first_trained(model))
-    return Classifier(backbone, neck, head_class(head_name)(head, neck.num_channels, num_categories, words))
+    built = kind(head, neck.num_channels, num_categories, words)
+    if names != "none":
+        built.use_names(find_names(backbone.class_head, categories, None if names == "auto" else names))
+        backbone.class_head = None
+    return Classifier(backbone, neck, built)
 
 
 def first_trained(model: ModelConfig) -> str:

@@ -1,6 +1,6 @@
 """A head that starts at the closed form of `models.discriminant`, made in one pass over the images, and may learn more.
 
-    logits = instant(pooled map)                      fixed once it is made; the method `instant` is nothing else
+    logits = instant(pooled map, names)               fixed once it is made; the method `instant` is nothing else
            + W' x + b                                 what training adds: x is the whitened pooled feature,
            + v_c . sum_l attention_cl y_l             y_l the whitened windows of the map, looked at by each category
 
@@ -10,8 +10,8 @@ the closed form, and a prior draws back to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,18 +19,21 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fewtags import distributed
-from fewtags.contract import Batch, Outputs, Start, WordVectors
+from fewtags.contract import Batch, Outputs, Problem, Start, WordVectors
 from fewtags.errors import DataError
 from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.discriminant import Basis, Discriminant, DiscriminantSums, unit_length
 from fewtags.models.heads import Head
+from fewtags.models.names import NameScorer
+from fewtags.models.self_labelling import Round, refine
 from fewtags.models.told_labels import ToldLabels
 from fewtags.settings import Settings
 
 KEEP = 2**28  # numbers: so many images' pooled features are kept to choose the penalty and to calibrate by (1 GB)
 WINDOW_ROWS = 30_000  # windows that the directions of the whitened windows are taken from
-SHARPER = 3.0  # labels are guessed with a penalty smaller by this factor
-REFINED_PENALTY = 1.0  # of the fit to guessed labels, which are many: no longer chosen
+NAME_SHARPNESS = 0.7  # classifiers are trained to see one thing in a picture, photographs show several
+FEW_IMAGES = 200
+MOST_NAMES_SAID = 25
 WHITENING = 2.0  # added to the eigenvalues where features are whitened for the residual
 
 
@@ -38,8 +41,12 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
     class Config(Settings):
         known_proportion: float | None = Field(None, gt=0, le=1)
         """Share of the present labels that are known; by default it is estimated from the labels."""
+        names: str = "auto"
+        """What the categories' names say: "auto" asks the classifier that the backbone was pretrained with, "none" goes
+        by labels alone, and the path of a file says what single names mean."""
         refine: bool = False
-        """Fit a second time, with the probability of every unknown label counted as that much of a positive."""
+        """Fit a second time, with unknown labels counted as positives as far as they probably are, if it helps to find
+        known ones that are held back."""
         calibration: str = Field("category", pattern="^(category|shared)$")
         """From scores to probabilities with a curve per category, or with one that all share."""
         residual: bool = False
@@ -55,78 +62,141 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         """Directions of the windows that are kept, those of most variance first."""
 
     needs_start = True
+    uses_names = True
+
+    feature_norm: Tensor
 
     def __init__(self, config: Config, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__(config, in_channels, num_categories)
         # Labels can be taken in one by one only where they alone made the model: no self-labelling, nothing trained.
         keeps_sums = not (config.residual or config.refine)
         self.discriminant = Discriminant(num_categories, in_channels, keeps_sums=keeps_sums)
+        self.names: NameScorer | None = None
+        self.register_buffer("feature_norm", torch.ones(()))  # mean length of the pooled features
         self.residual = Residual(config, in_channels, num_categories) if config.residual else None
         self.looks_at_the_average = self.residual is None
         self.feature_dim = self.residual.width if self.residual is not None else None
+        self.categories: Sequence[str] = ()
+
+    def use_names(self, names: NameScorer | None) -> None:
+        """What the categories' names say about an image, from its pooled feature."""
+        self.names = names
+
+    def initialise(self, problem: Problem) -> None:
+        self.categories = problem.categories
 
     @property
     def thresholds(self) -> Tensor | None:
         """[C] chosen by expected F1 at the start; None where training moves the probabilities afterwards."""
         return self.discriminant.thresholds if self.residual is None else None
 
+    def name_scores(self, unit_features: Tensor) -> Tensor | None:
+        """[N, C] of features of length 1 [N, D]; None without names.
+
+        All are taken as of the same length, so that they can be had from stored features too.
+        """
+        if self.names is None:
+            return None
+        return self.names.scores(unit_features * (NAME_SHARPNESS * self.feature_norm))
+
     def forward(self, feature_map: Tensor) -> Outputs:
-        pooled = feature_map.float().mean((2, 3))  # [B, D]
-        logits = self.discriminant(pooled)
+        pooled = unit_length(feature_map.float().mean((2, 3)))  # [B, D]
+        logits = self.discriminant(pooled, self.name_scores(pooled))
         if self.residual is None:
             return Outputs(logits)
-        more, features, attention = self.residual(unit_length(pooled), feature_map.float())
+        more, features, attention = self.residual(pooled, feature_map.float())
         prior = self.residual.squared_weights() * self.config.prior / 2 if self.training else None
         return Outputs(logits + more, features, attention, prior)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
+        if prefix + "names.weight" in state and self.names is None:
+            parts = {key: state[f"{prefix}names.{key}"] for key in ("weight", "bias", "members", "unit_length")}
+            self.names = NameScorer.from_state_dict(parts).to(self.feature_norm.device)
+        state.setdefault(prefix + "feature_norm", self.feature_norm)  # models of before there were names
+        super()._load_from_state_dict(state, prefix, *more)
 
     # --- the start ---
 
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
-        told = self.discriminant.told
+        model, told = self.discriminant, self.discriminant.told
         seen = FeatureAccumulator(self.num_categories, self.in_channels, num_images, self.residual, told)
         for batch in batches:
             seen.add(batch)
         statistics, features, labels = seen.everything()
-        one_curve = self.config.calibration == "shared"
-        model = self.discriminant
-        model.fit(statistics, features, labels, self.config.known_proportion, one_curve=one_curve)
-        penalty, basis, known_proportion = float(model.penalty), model.basis, model.known_proportion.clone()
+        self.feature_norm.copy_(seen.mean_norm())
+        one_curve, given = self.config.calibration == "shared", self.config.known_proportion
+        names = self.name_scores(unit_length(features).to(self.feature_norm))
+        named = None if self.names is None else self.names.known
+        images, choice = model.fit(
+            statistics,
+            features,
+            labels,
+            given,
+            names=None if names is None else names.cpu(),
+            named=named,
+            one_curve=one_curve,
+        )
         if told is not None:
             told.remember(*seen.known_labels())
-        weights = None
+        weights, how = (labels == PRESENT).float(), None
         if self.config.refine:
-            statistics, weights = self._refine(statistics, features, labels)
+            how, weights = refine(model, images, statistics, choice, one_curve=one_curve)
         if self.residual is not None:
-            self.residual.start(basis, *seen.windows())
-        return Start(
-            f"Closed form from {int(statistics.count):,} images: penalty {penalty:g}, about "
-            f"{float(known_proportion.mean()):.0%} of the tags that apply are known "
-            f"({'given' if self.config.known_proportion else 'estimated'}).",
-            known_proportion,
-            model.left_out(statistics, features, labels, weights),
+            self.residual.start(model.basis, *seen.windows())
+        share = f"{float(model.known_proportion.mean()):.0%} of the tags that apply are known"
+        about = f"penalty {choice.penalty:g}, about {share} ({'given' if given else 'estimated'})."
+        if not (labels == PRESENT).any():
+            about = (
+                "no label is known, so tags come from their names alone, as likely as the backbone's classifier finds "
+                "them. Nothing was there to check that with: review some."
+            )
+        sentences = [
+            f"Closed form from {int(statistics.count):,} images: {about}",
+            *self._about_names(choice.name_weight if (labels == PRESENT).any() else None),
+            *([about_round(how)] if self.config.refine else []),
+            *self._about_few_images(int(statistics.count), labels),
+        ]
+        return Start("\n".join(sentences), model.known_proportion.clone(), model.left_out(images, weights))
+
+    def _about_names(self, weight: float | None) -> list[str]:
+        """What each name was taken for, and their common `weight` beside the labels; None where there are no labels."""
+        if self.names is None:
+            return []
+        sentence = (
+            f"Names: {int(self.names.known.sum())} of {self.num_categories} are known to the backbone's classifier"
         )
+        if weight is not None:
+            sentence += f", and count {weight:.2f} times as much as the labels" if weight else ", and add nothing here"
+        more = len(self.names.sentences) - MOST_NAMES_SAID
+        said = [f"  {each}" for each in self.names.sentences[:MOST_NAMES_SAID]]
+        return [sentence + ".", *said, *([f"  and {more} more"] if more > 0 else [])]
 
-    def _refine(
-        self, statistics: DiscriminantSums, features: Tensor, labels: Tensor
-    ) -> tuple[DiscriminantSums, Tensor]:
-        """One round of self-labelling. Every unknown label counts as its probability, judged without itself.
-
-        Returns the new sums and how much every label counts in them.
-        """
-        model, basis = self.discriminant, self.discriminant.basis
-        known, penalty = model.known_proportion.clone(), float(model.penalty)
-        again = partial(model.fit, basis=basis, one_curve=self.config.calibration == "shared")
-        again(statistics, features, labels, known, penalties=(penalty / SHARPER,))
-        soft = model.soft_labels(statistics, features, labels)
-        statistics = statistics.relabelled(features, soft)
-        again(statistics, features, labels, known, weights=soft, penalties=(REFINED_PENALTY,))
-        return statistics, soft
+    def _about_few_images(self, number: int, labels: Tensor) -> list[str]:
+        """What would help most where there is little to learn from."""
+        if number >= FEW_IMAGES:
+            return []
+        known = (labels == PRESENT).sum(0)
+        fewest = known.argsort(stable=True)[:3].tolist()
+        which = ", ".join(f"'{self.categories[c]}' ({int(known[c])} known)" for c in fewest if c < len(self.categories))
+        return [
+            f"{number} images are few: rankings will be rough and probabilities careful. More known tags help most"
+            + (f", above all of {which}." if which else ".")
+        ]
 
     # --- labels that change ---
 
     def relabel(self, feature: Tensor, category: int, label: int) -> None:
         """An image of this pooled feature [D] has the `label` 1, 0 or -1 from now on; see Discriminant.relabel."""
         self.discriminant.relabel(feature, category, label)
+
+
+def about_round(how: Round | None) -> str:
+    if how is None:
+        return "Labels that it finds itself do not help to find known ones that are held back: not used."
+    return (
+        f"Labels that it finds itself count {how.soft_weight:g} times as much as known ones, with penalty "
+        f"{how.penalty:.2g}: chosen by known ones that were held back."
+    )
 
 
 class Residual(nn.Module):
@@ -211,6 +281,7 @@ class FeatureAccumulator:
     ):
         self.residual = residual
         self.statistics = DiscriminantSums(num_categories, in_channels)
+        self.norms = torch.zeros((), dtype=torch.float64)  # sum of the features' lengths
         self.window_statistics = DiscriminantSums(num_categories, in_channels if residual is not None else 0)
         self.window_total = torch.zeros(num_categories, in_channels, dtype=torch.float64)
         draws = torch.rand(num_images, generator=torch.Generator().manual_seed(0))
@@ -226,6 +297,7 @@ class FeatureAccumulator:
     def add(self, batch: Batch) -> None:
         pooled, labels, index = batch.images.float().mean((2, 3)).cpu(), batch.labels.cpu(), batch.index.cpu()
         self.statistics.add(pooled, labels)
+        self.norms += pooled.norm(dim=1).sum()
         kept = self.kept[index]
         for held, rows in ((self.features, pooled), (self.labels, labels), (self.index, index)):
             held.append(rows[kept])
@@ -256,6 +328,10 @@ class FeatureAccumulator:
         order = index.argsort()
         features, labels = (distributed.gather_rows(torch.cat(part))[order] for part in (self.features, self.labels))
         return self.statistics.across_ranks(), features, labels
+
+    def mean_norm(self) -> Tensor:
+        """Mean length of the pooled features."""
+        return distributed.sum_across_ranks(self.norms) / self.statistics.across_ranks().count.clamp(min=1)
 
     def known_labels(self) -> tuple[Tensor, Tensor]:
         """Keys of the images with a known label, and all known labels (image, category, label), of all processes."""

@@ -5,6 +5,12 @@ over all images and m_c the mean of the known positives of category c, the score
 positives are known, the mean of the known ones is an unbiased estimate of the mean of all, and A uses no labels: labels
 that nobody gave cost variance but no bias.
 
+    score = reliability * x' A m_c / spread + name weight * name score        models/leave_one_out.py chooses
+    P(present) = sigmoid(bent(slope * score + intercept))                     models/curves.py fits
+
+A known absence is a positive of negative weight, the more of it the more likely a presence was thought there. What the
+name of a category says about an image (`models.names`) is added where left-out labels show that it helps.
+
     statistics = DiscriminantSums(num_categories, feature_dim)
     statistics.add(features, labels)                  # batch by batch; sums of splits add up (`merge`)
     model = Discriminant.of(statistics, features, labels)
@@ -25,14 +31,35 @@ from torch import Tensor, nn
 
 from fewtags.distributed import sum_across_ranks
 from fewtags.errors import DataError, UserError
-from fewtags.estimates import ScoreBins, fit_curves
+from fewtags.estimates import ScoreBins
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
+from fewtags.models.curves import (
+    USUAL_SLOPE,
+    Bins,
+    Shared,
+    bent,
+    f1_thresholds,
+    fit_curves,
+    intercepts_for,
+    known_absences,
+    shared_curve,
+    soften,
+)
+from fewtags.models.leave_one_out import PENALTIES, Choice, Images, LeftOut, Reliability, choose, spread
 from fewtags.models.told_labels import ToldLabels
 
-PENALTIES = (0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0, 7.0, 12.0, 20.0, 35.0)  # the mean eigenvalue of X'X/N is 1
-_CATEGORIES_FOR_PENALTY = 256  # one number is chosen: these many categories, evenly spaced, are enough to tell it
+PUSH = 0.25  # what a known absence weighs, times how likely a presence was thought
+OWN_NAME_WEIGHTS = (0.0, 0.5, 1.0, 2.0)  # of a category, times the common one,
+OWN_CHANCES = (0.1, 0.2, 0.5, 0.2)  # and how likely each is before its labels are seen
 _ENTRIES_AT_ONCE = 2**22  # scores are made for groups of categories of about this many entries: bounds the memory
 _IMAGES_AT_ONCE = 8192
+_CURVE_ENTRIES, _FEWEST_ROWS, _MOST_ROWS = 2**24, 1000, 8192  # images that curves are fitted to
+_MOST_KNOWN = 2000  # known positives of a category that are looked at then
+_SINCE_NAMES = (  # buffers that older models lack
+    "bend", "name_weight", "name_mean", "name_factor", "absent_count", "absent_total", "push", "signal", "first_count",
+    "first_weights", "first_slope", "first_intercept",
+)  # fmt: skip
+_CATEGORIES_FOR_CURVE = 256  # enough to tell what all share
 
 
 def unit_length(features: Tensor) -> Tensor:
@@ -102,8 +129,8 @@ class Basis:
 
     @classmethod
     def of(cls, statistics: DiscriminantSums) -> Basis:
-        if statistics.count < 2:
-            raise DataError(f"{int(statistics.count)} images are too few to standardise features over; give more.")
+        if statistics.count < 1:
+            raise DataError("There is not a single image to standardise features over.")
         mean = statistics.total / statistics.count
         covariance = statistics.second_moment / statistics.count - torch.outer(mean, mean)
         # A dimension that never changes says nothing: with an infinite scale it is 0 in every image.
@@ -126,24 +153,14 @@ class Basis:
         mean = (total / count.clamp(min=1e-12)).float()
         return torch.where(count > 0, ((mean - self.mean) / self.scale) @ self.vectors, 0.0).float()
 
+    def centred(self, total: Tensor, weight: Tensor) -> Tensor:
+        """[C, D] sums of standardised features in the eigenbasis, where `total` [C, D] are the weighted sums of
+        unit-length features and `weight` [C] the sums of the weights."""
+        return ((total - weight[:, None] * self.mean) / self.scale).float() @ self.vectors
+
     def unrotate(self, directions: Tensor) -> Tensor:
         """[C, D] directions of the eigenbasis as weights of unit-length features."""
         return directions @ self.vectors.T / self.scale
-
-
-def leave_one_out(
-    rotated: Tensor, weights: Tensor, prototypes: Tensor, count: Tensor, values: Tensor, penalty: float
-) -> Tensor:
-    """[N, C] scores x' A m_c, where m_c is without the image's own share.
-
-    An image of weight w in a mean of total weight k has, without itself, the score (k z - w x'Ax) / (k - w); 0 where
-    nothing is left. `weights` [N, C] are those that made `prototypes` [C, D]; `count` [C] are their sums.
-    """
-    gain = 1 / (values + penalty)
-    score = rotated @ (prototypes * gain).T
-    own = rotated.square() @ gain
-    rest = count - weights
-    return torch.where(rest > 1e-3, (count * score - weights * own[:, None]) / rest.clamp(min=1e-3), 0.0)
 
 
 class Discriminant(nn.Module):
@@ -157,14 +174,26 @@ class Discriminant(nn.Module):
     mean: Tensor
     slope: Tensor
     intercept: Tensor
+    bend: Tensor
     known_proportion: Tensor
     thresholds: Tensor
     penalty: Tensor
+    name_weight: Tensor
+    name_mean: Tensor
+    name_factor: Tensor
     scale: Tensor
     vectors: Tensor
     values: Tensor
     category_count: Tensor
     category_total: Tensor
+    absent_count: Tensor
+    absent_total: Tensor
+    push: Tensor
+    signal: Tensor
+    first_count: Tensor
+    first_weights: Tensor
+    first_slope: Tensor
+    first_intercept: Tensor
 
     def __init__(self, num_categories: int, feature_dim: int, *, keeps_sums: bool = True):
         super().__init__()
@@ -174,15 +203,55 @@ class Discriminant(nn.Module):
         self.register_buffer("mean", torch.zeros(D))
         self.register_buffer("slope", torch.ones(C))  # of the log-odds of presence, given the score
         self.register_buffer("intercept", torch.zeros(C))
+        self.register_buffer("bend", torch.zeros(()))  # see `curves.bent`
         self.register_buffer("known_proportion", torch.ones(C))  # share of the present labels that are known
         self.register_buffer("thresholds", torch.full((C,), 0.5))
         self.register_buffer("penalty", torch.ones(()))
-        self.register_buffer("scale", torch.ones(D), persistent=keeps_sums)
-        self.register_buffer("vectors", torch.eye(D), persistent=keeps_sums)
-        self.register_buffer("values", torch.ones(D), persistent=keeps_sums)
-        self.register_buffer("category_count", torch.zeros(C), persistent=keeps_sums)
-        self.register_buffer("category_total", torch.zeros(C, D), persistent=keeps_sums)
+        self.register_buffer("name_weight", torch.zeros(C))  # of standardised name scores
+        self.register_buffer("name_mean", torch.zeros(C))
+        self.register_buffer("name_factor", torch.zeros(C))  # 1 / their standard deviation; 0 without a name
+        kept = {
+            "scale": torch.ones(D),
+            "vectors": torch.eye(D),
+            "values": torch.ones(D),
+            "category_count": torch.zeros(C),  # of known positives
+            "category_total": torch.zeros(C, D),  # sum of their unit-length features
+            "absent_count": torch.zeros(C),  # sum of the weights of known absences, see `_surprise`,
+            "absent_total": torch.zeros(C, D),  # and of their features, so weighted
+            "push": torch.full((C,), PUSH),  # what such an absence weighs
+            "signal": torch.ones(()),  # see `leave_one_out.Reliability`
+            "first_count": torch.zeros(C),  # known positives when it was fitted
+            "first_weights": torch.zeros(C, D),  # by these and the two below surprises are measured
+            "first_slope": torch.ones(C),
+            "first_intercept": torch.zeros(C),
+        }
+        for name, value in kept.items():
+            self.register_buffer(name, value, persistent=keeps_sums)
         self.told = ToldLabels(C, D) if keeps_sums else None
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
+        """Models of before there were names and reliabilities lack some buffers; they predict as they did."""
+        older = prefix + "bend" not in state and prefix + "weights" in state
+        if older:
+            for name in self._buffers.keys() - self._non_persistent_buffers_set:
+                if prefix + name not in state and name in _SINCE_NAMES:
+                    state[prefix + name] = torch.zeros_like(self._buffers[name])  # type: ignore[arg-type]
+        super()._load_from_state_dict(state, prefix, *more)
+        if older and self.keeps_sums:
+            self._take_over_raw_scores()
+
+    @torch.no_grad()
+    def _take_over_raw_scores(self) -> None:
+        """Scores were x' A m_c themselves: bring them to comparable units, and the slopes with them."""
+        self.push.fill_(PUSH)
+        self.first_count.copy_(self.category_count)
+        self._set_signal()
+        before = self.weights.norm(dim=1)
+        self._set_weights(slice(None))
+        factor = self.weights.norm(dim=1) / before.clamp(min=1e-12)
+        self.slope.copy_(torch.where(factor > 0, self.slope / factor.clamp(min=1e-12), self.slope))
+        for name in ("weights", "slope", "intercept"):
+            getattr(self, f"first_{name}").copy_(getattr(self, name))
 
     @classmethod
     def of(
@@ -202,6 +271,8 @@ class Discriminant(nn.Module):
             model.told.remember(model.told.key(unit_length(features)), entries)
         return model
 
+    # --- fitting ---
+
     @torch.no_grad()
     def fit(
         self,
@@ -209,76 +280,202 @@ class Discriminant(nn.Module):
         features: Tensor,
         labels: Tensor,
         known_proportion: float | Tensor | None = None,
-        weights: Tensor | None = None,
+        *,
+        names: Tensor | None = None,
+        named: Tensor | None = None,
         penalties: tuple[float, ...] = PENALTIES,
-        basis: Basis | None = None,
         one_curve: bool = False,
-    ) -> None:
-        """Choose the penalty and calibrate, by leave-one-out over `features` [N, D] with `labels` [N, C].
+    ) -> tuple[Images, Choice]:
+        """Choose penalty and weight of names, and calibrate, by leave-one-out over `features` [N, D] with `labels`.
 
-        The images may be some of those that made `statistics`. `weights` [N, C] are how much they counted there,
-        where that is not one for each known positive. Without `known_proportion` it is estimated from the labels.
-        The `basis` does not depend on labels, so that of an earlier fit to the same images may be given. With
-        `one_curve` all categories share slope and intercept.
+        The images may be some of those that made `statistics`. `names` [N, C] are name scores of the images, for the
+        categories that are `named` [C]. Without `known_proportion` it is estimated from the labels. With `one_curve`
+        all categories share slope and intercept.
         """
-        if not (labels == PRESENT).any():
-            raise DataError("No label is known to be present; an instant tagger needs at least one known positive.")
-        basis = Basis.of(statistics) if basis is None else basis
-        evidence = _Evidence(statistics, basis, basis.rotate(features), labels, weights)
-        self.penalty.fill_(evidence.best_penalty(penalties))
+        if names is None and not (labels == PRESENT).any():
+            raise DataError(
+                "No label is known to be present, and no name of a category is known: there is nothing to learn from."
+            )
+        basis = Basis.of(statistics)
         for name, value in vars(basis).items():
             getattr(self, name).copy_(value)
+        images = Images(
+            features,
+            basis.rotate(features),
+            basis.values,
+            int(statistics.count),
+            labels,
+            *self._standardise(names, named),
+        )
+        choice = choose(images, penalties)
+        self.refit(images, (labels == PRESENT).float(), statistics, choice, known_proportion, one_curve=one_curve)
+        return images, choice
+
+    def _standardise(self, names: Tensor | None, named: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Name scores with mean 0 and spread 1 over the images, which categories have them, and their mean share."""
+        self.name_factor.zero_()
+        if names is None:
+            return None, None, None
+        deviation = names.std(0, correction=0)
+        named = (deviation > 1e-6) & (torch.ones_like(deviation, dtype=torch.bool) if named is None else named.cpu())
+        self.name_mean.copy_(names.mean(0))
+        self.name_factor.copy_(torch.where(named, 1 / deviation.clamp(min=1e-6), 0.0))
+        return self.standard_names(names.to(self.name_mean)).cpu(), named, names.exp().mean(0)
+
+    def refit(
+        self,
+        images: Images,
+        weights: Tensor,
+        statistics: DiscriminantSums,
+        choice: Choice,
+        known_proportion: float | Tensor | None = None,
+        *,
+        one_curve: bool = False,
+    ) -> None:
+        """With this choice, where the `images` count as positives by `weights` [N, C], as they did in `statistics`."""
+        self.penalty.fill_(choice.penalty)
         self.category_count.copy_(statistics.category_count)
         self.category_total.copy_(statistics.category_total)
-        directions = basis.prototypes(statistics.category_count, statistics.category_total) * self._gain.cpu()
-        self.weights.copy_(basis.unrotate(directions))
-        self._calibrate(evidence, known_proportion, one_curve)
+        self.absent_count.zero_()
+        self.absent_total.zero_()
+        self.first_count.copy_(statistics.category_count)
+        self._set_signal()
+        self._set_weights(slice(None))
+        self._calibrate(images, weights, choice, known_proportion, one_curve)
+        for name in ("weights", "slope", "intercept"):
+            getattr(self, f"first_{name}").copy_(getattr(self, name))
+        if (images.labels == ABSENT).any():
+            weights = weights - self.push.cpu() * self._take_in_absences(images)
+            self._calibrate(images, weights, choice, known_proportion, one_curve)
+
+    def _take_in_absences(self, images: Images) -> Tensor:
+        """[N, C] how surprising each known absence is.
+
+        They count in proportion: where absences are known more often than presences, each weighs less.
+        """
+        labels, device, unit = images.labels, self.weights.device, unit_length(images.features)
+        surprise, often = torch.zeros(labels.shape), torch.zeros(labels.shape[1])
+        for some in groups(images):
+            chance = self._surprise(unit.to(device), some).cpu()
+            surprise[:, some] = chance * (labels[:, some] == ABSENT)
+            often[some] = known_absences(chance, labels[:, some])
+        self.push.copy_(PUSH * (self.known_proportion.cpu() / often.clamp(min=1e-6)).clamp(max=1))
+        self.absent_count.copy_(surprise.sum(0))
+        self.absent_total.copy_(surprise.T @ unit)
+        self._set_weights(slice(None))
+        return surprise
+
+    def _surprise(self, unit_features: Tensor, categories: slice) -> Tensor:
+        """[N, C'] how likely a presence was thought by the labels of the fit, names aside: the weight of an absence.
+
+        It is the same whatever was told since, so that labels may come in any order and be taken back.
+        """
+        weights = self.first_weights[categories]
+        score = unit_features @ weights.T - weights @ self.mean
+        return (self.first_slope[categories] * score + self.first_intercept[categories]).sigmoid()
+
+    def _set_signal(self) -> None:
+        positive = self.category_count > 0
+        directions = self._directions(slice(None), first=True)
+        variance = directions.square() @ self.values
+        values, penalty = self.values, float(self.penalty)
+        self.signal.copy_(Reliability.of(variance[positive], self.category_count[positive], values, penalty).signal)
+
+    def _directions(self, categories: slice, *, first: bool = False) -> Tensor:
+        """[C', D] A m_c in the eigenbasis; 0 where no positive is known.
+
+        The penalty falls as positives come in after the fit: what it guards against is the noise of their mean.
+        """
+        basis, count = self.basis, self.category_count[categories]
+        push = self.push[categories]
+        total = basis.centred(
+            self.category_total[categories] - push[:, None] * self.absent_total[categories],
+            count - push * self.absent_count[categories],
+        )
+        gain = 1 / (self.values + (self.penalty if first else self._own_penalty(categories)[:, None]))
+        return torch.where(count[:, None] > 0, total * gain / count.clamp(min=1e-12)[:, None], 0.0)
+
+    def _own_penalty(self, categories: slice) -> Tensor:
+        """[C']"""
+        return self.penalty * ((self.first_count[categories] + 1) / (self.category_count[categories] + 1)).sqrt()
+
+    def _factor(self, categories: slice, directions: Tensor) -> Tensor:
+        """[C'] by which scores of categories are comparable: their spread is what can be trusted of it."""
+        count, penalty = self.category_count[categories], self._own_penalty(categories)
+        noise = (self.values / (self.values + penalty[:, None])).square().sum(1)
+        reliability = torch.where(count > 0, self.signal / (self.signal + noise / count.clamp(min=1e-12)), 0.0)
+        return reliability.sqrt() / spread(directions, self.values)
+
+    def _set_weights(self, categories: slice) -> None:
+        directions = self._directions(categories)
+        self.weights[categories] = self.basis.unrotate(directions * self._factor(categories, directions)[:, None])
 
     @property
     def basis(self) -> Basis:
         return Basis(self.mean, self.scale, self.vectors, self.values)
 
-    @property
-    def _gain(self) -> Tensor:
-        return 1 / (self.values + self.penalty)
-
     # --- prediction ---
 
-    def scores(self, features: Tensor) -> Tensor:
-        """[N, C]; they rank the images of a category."""
-        return unit_length(features) @ self.weights.T - self.weights @ self.mean
+    def standard_names(self, names: Tensor) -> Tensor:
+        """[N, C] name scores with mean 0 and spread 1 over the images of the fit; 0 where a category has no name."""
+        return (names - self.name_mean) * self.name_factor
 
-    def forward(self, features: Tensor) -> Tensor:
+    def scores(self, features: Tensor, names: Tensor | None = None) -> Tensor:
+        """[N, C]; they rank the images of a category. `names` [N, C] are their name scores, where the fit had them."""
+        scores = unit_length(features) @ self.weights.T - self.weights @ self.mean
+        return scores if names is None else scores + self.name_weight * self.standard_names(names)
+
+    def log_odds(self, scores: Tensor, categories: slice | Tensor | int = slice(None)) -> Tensor:
+        """Of presence, given scores [N, C'] of the categories, or [N] of a single one."""
+        return bent(self.slope[categories] * scores + self.intercept[categories], self.bend)
+
+    def chance(self, scores: Tensor, categories: slice | Tensor | int = slice(None)) -> Tensor:
+        """Calibrated probability of presence, given scores."""
+        return self.log_odds(scores, categories).sigmoid()
+
+    def forward(self, features: Tensor, names: Tensor | None = None) -> Tensor:
         """[N, C] calibrated log-odds of presence, from pooled features [N, D]."""
-        weight = self.slope[:, None] * self.weights
-        return unit_length(features) @ weight.T + (self.intercept - self.slope * (self.weights @ self.mean))
+        return self.log_odds(self.scores(features, names))
 
-    def probabilities(self, features: Tensor) -> Tensor:
+    def probabilities(self, features: Tensor, names: Tensor | None = None) -> Tensor:
         """[N, C] calibrated probability of presence."""
-        return (self.scores(features) * self.slope + self.intercept).sigmoid()
+        return self.chance(self.scores(features, names))
 
-    def soft_labels(self, statistics: DiscriminantSums, features: Tensor, labels: Tensor) -> Tensor:
+    # --- images judged without themselves ---
+
+    def without_own(self, total: int, categories: slice = slice(None)) -> LeftOut:
+        """Scores (names aside) without the share that an image has in its category's sums and, `total` images being in
+        it, in their second moment; on the CPU."""
+        count, values, penalty = self.category_count[categories].cpu(), self.values.cpu(), float(self.penalty)
+        reliability = Reliability(self.signal.cpu(), (values / (values + penalty)).square().sum())
+        directions = self._directions(categories, first=True).cpu()
+        return LeftOut(directions, count, values, penalty, total, reliability)
+
+    def _left_out_scores(self, images: Images, weights: Tensor, categories: slice) -> Tensor:
+        """[N, C'] of the images of a fit, in which they had these `weights` [N, C]."""
+        scores = self.without_own(images.total, categories).scores(images.rotated, weights[:, categories])
+        if images.names is None:
+            return scores
+        return scores + self.name_weight[categories].cpu() * images.names[:, categories]
+
+    def soft_labels(self, images: Images, weights: Tensor) -> Tensor:
         """[N, C]: 1 for a known presence, 0 for a known absence, else the probability of a presence nobody told of.
 
-        `features` must be the images that made the `statistics`, with their labels: each is judged without itself.
+        Each of the images of the fit, in which they had these `weights` [N, C], is judged without itself.
         """
-        evidence = _Evidence(statistics, self.basis, self.basis.rotate(features), labels)
-        soft = torch.empty(labels.shape)
-        for some in evidence.groups():
-            chance = self._left_out_probabilities(evidence, some)
-            soft[:, some] = soften(chance, labels[:, some], self.known_proportion[some])
+        soft = torch.empty(images.labels.shape)
+        for some in groups(images):
+            chance = self.chance(self._left_out_scores(images, weights, some).to(self.slope), some).cpu()
+            soft[:, some] = soften(chance, images.labels[:, some], self.known_proportion[some].cpu())
         return soft
 
-    def left_out(
-        self, statistics: DiscriminantSums, features: Tensor, labels: Tensor, weights: Tensor | None = None
-    ) -> ScoreBins:
-        """Log-odds of images that made the `statistics`, each label judged without itself; see `fit`."""
-        evidence = _Evidence(statistics, self.basis, self.basis.rotate(features), labels, weights)
+    def left_out(self, images: Images, weights: Tensor) -> ScoreBins:
+        """Log-odds of the images of a fit, each label judged without itself."""
         parts = []
-        for some in evidence.groups():
-            scores = evidence.scores(some, float(self.penalty)) * self.slope[some].cpu() + self.intercept[some].cpu()
+        for some in groups(images):
+            odds = self.log_odds(self._left_out_scores(images, weights, some).to(self.slope), some).cpu().double()
             limits = self.thresholds[some].cpu().double().logit(eps=1e-7).numpy()
-            parts.append(ScoreBins.of(scores.double().numpy(), labels[:, some].numpy(), limits))
+            parts.append(ScoreBins.of(odds.numpy(), images.labels[:, some].numpy(), limits))
         return ScoreBins.join(parts)
 
     # --- labels that change ---
@@ -302,157 +499,177 @@ class Discriminant(nn.Module):
 
         For whoever keeps the labels: images are not recognised here, so copies of one photograph count as they are.
         """
-        change = ((new == PRESENT).float() - (old == PRESENT).float()).to(self.weights)
-        self.category_count[category] += change.sum()
-        self.category_total[category] += change @ unit_features
-        one = slice(category, category + 1)
-        prototype = self.basis.prototypes(self.category_count[one], self.category_total[one])
-        self.weights[category] = self.basis.unrotate(prototype * self._gain)[0]
+        one, before = slice(category, category + 1), float(self.category_count[category])
+        changes = [(new == kind).float() - (old == kind).float() for kind in (PRESENT, ABSENT)]
+        present, absent = (change.to(self.weights) for change in changes)
+        absent = absent * self._surprise(unit_features, one)[:, 0]
+        self.category_count[category] += present.sum()
+        self.category_total[category] += present @ unit_features
+        self.absent_count[category] += absent.sum()
+        self.absent_total[category] += absent @ unit_features
+        self._set_weights(one)
+        # The more positives are known, the less their name has to say.
+        self.name_weight[category] *= (before + 1) / (float(self.category_count[category]) + 1)
 
-    def rerank(self, category: int, unit_features: Tensor) -> tuple[Tensor, Tensor]:
-        """The images of `unit_features` (see `unit_length`) from the likeliest down, [N], and all scores, [N]."""
+    def scores_without(self, category: int, unit_features: Tensor) -> Tensor:
+        """[N] scores of known positives of the category, by their unit-length features [N, D], each without itself."""
+        one, count = slice(category, category + 1), float(self.category_count[category])
+        if count <= 1:
+            return torch.zeros(len(unit_features)).to(self.weights)
+        rotated, direction = self.basis.rotate(unit_features), self._directions(one)
+        own = rotated.square() @ (1 / (self.values + self._own_penalty(one)))
+        return self._factor(one, direction) * (count * (rotated @ direction[0]) - own) / (count - 1)
+
+    def rerank(self, category: int, unit_features: Tensor, names: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The images of `unit_features` (see `unit_length`) from the likeliest down, [N], and all scores, [N].
+
+        `names` [N] are their name scores for this category.
+        """
         weights = self.weights[category]
         scores = torch.mv(unit_features, weights) - weights @ self.mean
+        if names is not None:
+            standard = (names - self.name_mean[category]) * self.name_factor[category]
+            scores = scores + self.name_weight[category] * standard
         return scores.argsort(descending=True), scores
 
     # --- calibration ---
 
-    def _calibrate(self, evidence: _Evidence, known_proportion: float | Tensor | None, one_curve: bool) -> None:
-        if known_proportion is None:
-            known_proportion = evidence.known_proportion(float(self.penalty))
-        self.known_proportion[:] = torch.as_tensor(known_proportion)
-        if not ((self.known_proportion > 0) & (self.known_proportion <= 1)).all():
-            raise UserError(f"The known proportion should be over 0 and at most 1, not {known_proportion}.")
-        for some in evidence.groups():
-            scores, labels = evidence.scores(some, float(self.penalty)), evidence.labels[:, some]
-            proportion = self.known_proportion[some].cpu()
-            if not one_curve:
-                self.slope[some], self.intercept[some] = on(self.slope, *calibrate(scores, labels, proportion))
-            elif some.start == 0:  # these many categories are enough to tell two numbers
-                shared = calibrate(scores.reshape(-1, 1), labels.reshape(-1, 1), proportion.mean(0, keepdim=True))
-                self.slope[:], self.intercept[:] = on(self.slope, *shared)
-            self.thresholds[some] = expected_f1_thresholds(self._left_out_probabilities(evidence, some)).to(self.slope)
-
-    def _left_out_probabilities(self, evidence: _Evidence, categories: slice) -> Tensor:
-        scores = evidence.scores(categories, float(self.penalty))
-        return (scores * self.slope[categories].cpu() + self.intercept[categories].cpu()).sigmoid()
-
-
-def on(like: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(tensor.to(like) for tensor in tensors)
-
-
-class _Evidence:
-    """Leave-one-out scores of labelled images, made for a group of categories at a time."""
-
-    def __init__(
+    def _calibrate(
         self,
-        statistics: DiscriminantSums,
-        basis: Basis,
-        rotated: Tensor,
-        labels: Tensor,
-        weights: Tensor | None = None,
-    ):
-        self.statistics, self.basis, self.rotated, self.labels = statistics, basis, rotated, labels
-        self.weights = labels == PRESENT if weights is None else weights
+        images: Images,
+        weights: Tensor,
+        choice: Choice,
+        known_proportion: float | Tensor | None,
+        one_curve: bool,
+    ) -> None:
+        given = None if known_proportion is None else torch.as_tensor(known_proportion, dtype=torch.float64)
+        if given is not None and not ((given > 0) & (given <= 1)).all():
+            raise UserError(f"The known proportion should be over 0 and at most 1, not {known_proportion}.")
+        self.name_weight.copy_(choice.name_weight * (self.name_factor > 0))
+        sample = _CurveSample(self, images, weights)
+        few = _joined([sample.scores(some).bins(choice.name_weight) for some in sample.some_groups()])
+        shared = shared_curve(few, None if given is None else float(given.mean()))
+        self.bend.fill_(shared.bend)
+        self.known_proportion.copy_(torch.as_tensor(shared.known_proportion) if given is None else given)
+        common = fit_curves(few.together(), shared)[:2] if one_curve else None
+        for some in sample.groups():
+            scores = sample.scores(some)
+            if choice.name_weight and images.names is not None and not one_curve:
+                self.name_weight[some] = scores.own_name_weights(choice.name_weight, shared).to(self.slope)
+            bins = scores.bins(self.name_weight[some].cpu())
+            slope, intercept = fit_curves(bins, shared)[:2] if common is None else common
+            self.slope[some], self.intercept[some] = slope.to(self.slope), intercept.to(self.slope)
+            self._curves_of_names(images, scores, some, shared)
+            bins = scores.bins(self.name_weight[some].cpu())
+            chance = bent(self.slope[some].cpu() * bins.score + self.intercept[some].cpu(), shared.bend).sigmoid()
+            self.thresholds[some] = f1_thresholds(chance, bins.count).to(self.slope)
+
+    def _curves_of_names(self, images: Images, scores: _CurveScores, categories: slice, shared: Shared) -> None:
+        """Categories of which only the name is known: as many presences are expected as the backbone's classifier sees.
+
+        It sees one thing in an image, so that is corrected by how many there are of the categories with known labels.
+        """
+        if images.shares is None:
+            return
+        known = (images.labels == PRESENT).sum(0)
+        named, both = self.name_factor.cpu() > 0, (known > 0) & (self.name_factor.cpu() > 0)
+        factor = 1.0
+        if both.any():
+            presences = (known / self.known_proportion.cpu())[both].sum() / len(images.labels)
+            factor = float((presences / images.shares[both].sum()).clamp(0.1, 10))
+        only = named[categories] & (known[categories] == 0)
+        if only.any():
+            share = (factor * images.shares[categories]).clamp(0.5 / len(images.labels), 0.5)
+            intercept = intercepts_for(scores.bins(1.0), USUAL_SLOPE, shared.bend, share)
+            for buffer, value in ((self.name_weight, 1.0), (self.slope, USUAL_SLOPE), (self.intercept, intercept)):
+                buffer[categories] = torch.where(only, torch.as_tensor(value).float(), buffer[categories].cpu()).to(
+                    buffer
+                )
+
+
+class _CurveSample:
+    """The images that curves are fitted to: a sample of them, and all known positives."""
+
+    def __init__(self, model: Discriminant, images: Images, weights: Tensor):
+        self.model, self.images, self.weights = model, images, weights
+        number, num_categories = images.labels.shape
+        most = min(max(_CURVE_ENTRIES // max(num_categories, 1), _FEWEST_ROWS), _MOST_ROWS)
+        generator = torch.Generator().manual_seed(0)
+        self.rows = torch.randperm(number, generator=generator)[:most] if number > most else torch.arange(number)
+        self.size = max(_ENTRIES_AT_ONCE // len(self.rows), 1)
 
     def groups(self) -> Iterator[slice]:
-        return _slices(self.labels.shape[1], max(_ENTRIES_AT_ONCE // max(len(self.labels), 1), 1))
+        return _slices(self.images.labels.shape[1], self.size)
 
-    def scores(self, categories: slice, penalty: float) -> Tensor:
-        count, total = self.statistics.category_count[categories], self.statistics.category_total[categories]
-        prototypes, count = self.basis.prototypes(count, total), count.float()
-        weights = self.weights[:, categories].float()
-        return leave_one_out(self.rotated, weights, prototypes, count, self.basis.values, penalty)
+    def some_groups(self) -> Iterator[slice]:
+        """The first ones, enough to tell what all categories share."""
+        return _slices(min(self.images.labels.shape[1], _CATEGORIES_FOR_CURVE), self.size)
 
-    def best_penalty(self, penalties: tuple[float, ...]) -> float:
-        """The one by which left-out known positives rank best among the unknown: by mean logarithm of the rank.
-
-        Mean AP would be the measure to aim at, but with few known positives it hangs on the two or three ranked
-        first, and the penalty it picks costs up to two mAP on VOC 2007 with a tenth of the labels.
-        """
-        categories = slice(None, None, max(self.labels.shape[1] // _CATEGORIES_FOR_PENALTY, 1))
-        labels = self.labels[:, categories]
-        quality = [mean_log_rank(self.scores(categories, penalty), labels) for penalty in penalties]
-        return penalties[int(torch.tensor(quality).argmin())]
-
-    def known_proportion(self, penalty: float) -> float:
-        """Share of the present labels that are known, the same for all categories: a few labels each say too little."""
-        if (self.labels != UNKNOWN).all():
-            return 1.0
-        categories = slice(None, None, max(self.labels.shape[1] // _CATEGORIES_FOR_PENALTY, 1))
-        labels = self.labels[:, categories].cpu().numpy()
-        return fit_curves(ScoreBins.of(self.scores(categories, penalty).cpu().numpy(), labels)).known_proportion
-
-
-def mean_log_rank(scores: Tensor, labels: Tensor) -> float:
-    """Of the known positives among all images not known to lack the category; the mean over categories of the mean."""
-    known = labels == PRESENT
-    order = scores.masked_fill(labels == ABSENT, -torch.inf).argsort(dim=0, descending=True)
-    log_rank = torch.arange(1, len(scores) + 1, dtype=torch.float64).log()[:, None]
-    number = known.sum(0)
-    means = (log_rank * known.gather(0, order)).sum(0) / number
-    return float(means[number > 0].mean())
+    def scores(self, categories: slice) -> _CurveScores:
+        images, rows = self.images, self.rows
+        labels = images.labels[:, categories]
+        left_out = self.model.without_own(images.total, categories)
+        weights = self.weights[:, categories]
+        scores, seen = left_out.scores(images.rotated[rows], weights[rows]), labels[rows]
+        names = None if images.names is None else images.names[:, categories]
+        if len(rows) == len(labels):
+            return _CurveScores(scores, seen, torch.ones(()), names)
+        # A sample of what is not known to be present, each for several, and the known positives themselves.
+        image, category, place = first_of_each(labels == PRESENT, _MOST_KNOWN)
+        shape = (int(place.max()) + 1 if len(place) else 0, labels.shape[1])
+        known, worth = torch.zeros(shape), torch.zeros(shape)
+        known[place, category] = left_out.pairs(images.rotated[image], category, weights[image, category])
+        number = (labels == PRESENT).sum(0)
+        worth[place, category] = (number / number.clamp(max=_MOST_KNOWN))[category]
+        counts = torch.where(seen == PRESENT, 0.0, len(labels) / len(rows))
+        if names is not None:
+            of_known = torch.zeros(shape)
+            of_known[place, category] = names[image, category]
+            names = torch.cat([names[rows], of_known])
+        present = torch.full(shape, PRESENT, dtype=seen.dtype)
+        return _CurveScores(torch.cat([scores, known]), torch.cat([seen, present]), torch.cat([counts, worth]), names)
 
 
-def calibrate(scores: Tensor, labels: Tensor, known_proportion: Tensor, num_steps: int = 20) -> tuple[Tensor, Tensor]:
-    """Slope and intercept [C] of the log-odds that a category is present, given its score.
+@dataclass(frozen=True)
+class _CurveScores:
+    """Of a group of categories: left-out scores, labels, how many images each stands for, standardised names."""
 
-    P(present) = sigmoid(slope * score + intercept), and labels are known by chance: a share `known_proportion` of the
-    present ones, and a share of the absent ones that follows from their number. The likelihood of what is known and
-    what is not is climbed by Fisher scoring, in half steps because whole ones can swing, for all categories at once.
-    A weak prior keeps the slope per standard deviation near 2 where positives are few. A plain regression of "known"
-    on the score would not do: it cannot level off at the known proportion.
-    """
-    mean, spread = scores.double().mean(0), scores.double().std(0).clamp(min=1e-12)
-    z = (scores - mean) / spread
-    slope = torch.full_like(mean, 2.0)
-    share = ((labels == PRESENT).sum(0) + 0.5) / known_proportion / (len(labels) + 1)
-    intercept = torch.logit(share.double().clamp(max=0.9)) - 1
-    for _ in range(num_steps):
-        chance = (slope * z + intercept).sigmoid()
-        error = chance - soften(chance, labels, known_proportion)
-        curvature = fisher_information(chance, known_proportion, known_absences(chance, labels))
-        grad_slope, grad_intercept = (error * z).sum(0) + 0.5 * (slope - 2), error.sum(0)
-        h_ss, h_si, h_ii = (curvature * z * z).sum(0) + 0.5, (curvature * z).sum(0), curvature.sum(0) + 1e-9
-        determinant = h_ss * h_ii - h_si.square()
-        slope = slope - ((h_ii * grad_slope - h_si * grad_intercept) / determinant).clamp(-1, 1) / 2
-        intercept = intercept - ((h_ss * grad_intercept - h_si * grad_slope) / determinant).clamp(-2, 2) / 2
-    return (slope / spread).float(), (intercept - slope * mean / spread).float()
+    scores: Tensor  # [R, C']
+    labels: Tensor
+    counts: Tensor
+    names: Tensor | None
+
+    def bins(self, name_weight: Tensor | float) -> Bins:
+        scores = self.scores if self.names is None else self.scores + name_weight * self.names
+        return Bins.of(scores, self.labels, self.counts)
+
+    def own_name_weights(self, common: float, shared: Shared) -> Tensor:
+        """[C'] what the name of each category is worth: the mean over some weights by the likelihood of its labels."""
+        values = [fit_curves(self.bins(common * own), shared)[2] for own in OWN_NAME_WEIGHTS]
+        chance = (torch.stack(values) + torch.tensor(OWN_CHANCES).log()[:, None]).softmax(0)
+        return common * (torch.tensor(OWN_NAME_WEIGHTS)[:, None] * chance).sum(0)
 
 
-def soften(chance: Tensor, labels: Tensor, known_proportion: Tensor) -> Tensor:
-    """[N, C]: 1 for known presences, 0 for known absences, else P(present | nobody said anything).
-
-    `chance` is P(present) [N, C].
-    """
-    present = (1 - known_proportion) * chance
-    absent = (1 - known_absences(chance, labels)) * (1 - chance)
-    hidden = present / (present + absent).clamp(min=1e-12)
-    return torch.where(labels == UNKNOWN, hidden, (labels == PRESENT).to(hidden))
+def first_of_each(mask: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Where `mask` [N, C] is set, up to `most` times in a column: row, column, and how many there were above."""
+    column, row = mask.T.nonzero(as_tuple=True)
+    above = torch.arange(len(column)) - torch.searchsorted(column, column)
+    taken = above < most
+    return row[taken], column[taken], above[taken]
 
 
-def known_absences(chance: Tensor, labels: Tensor) -> Tensor:
-    """[C] share of the absences that are known: their number over the expected number of absences."""
-    return ((labels == ABSENT).sum(0) / (1 - chance).sum(0).clamp(min=1e-6)).clamp(max=1)
+def _joined(parts: list[Bins]) -> Bins:
+    longest = max(len(part.score) for part in parts)
+    padded = [[_padded(each, longest) for each in vars(part).values()] for part in parts]
+    return Bins(*(torch.cat(column, dim=1) for column in zip(*padded, strict=True)))
 
 
-def fisher_information(chance: Tensor, presences: Tensor, absences: Tensor) -> Tensor:
-    """[N, C] of one label about its log-odds, where it is known to be present with probability presences * chance, to
-    be absent with absences * (1 - chance), and else unknown."""
-    slope = chance * (1 - chance)
-    unknown = (1 - presences) * chance + (1 - absences) * (1 - chance)
-    both_known = slope * (presences * (1 - chance) + absences * chance)
-    return both_known + (slope * (absences - presences)).square() / unknown.clamp(min=1e-12)
+def _padded(values: Tensor, length: int) -> Tensor:
+    return torch.cat([values, torch.zeros(length - len(values), values.shape[1], dtype=values.dtype)])
 
 
-def expected_f1_thresholds(probabilities: Tensor) -> Tensor:
-    """[C] thresholds of best expected F1, where `probabilities` [N, C] are right: 2 sum_r P / (r + sum P) at rank r."""
-    ranked = probabilities.sort(dim=0, descending=True).values.double()
-    rank = torch.arange(1, len(ranked) + 1)[:, None]
-    best = (2 * ranked.cumsum(0) / (rank + ranked.sum(0))).argmax(0, keepdim=True)
-    below = ranked.gather(0, (best + 1).clamp(max=len(ranked) - 1))
-    return ((ranked.gather(0, best) + below) / 2)[0].float()
+def groups(images: Images) -> Iterator[slice]:
+    return _slices(images.labels.shape[1], max(_ENTRIES_AT_ONCE // max(len(images.labels), 1), 1))
 
 
 def _slices(length: int, step: int) -> Iterator[slice]:

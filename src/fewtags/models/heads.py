@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from typing import Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,9 @@ from fewtags.contract import Batch, Outputs, Problem, Start, WordVectors
 from fewtags.distributed import sum_across_ranks
 from fewtags.errors import DataError, UserError, did_you_mean
 from fewtags.settings import Settings
+
+if TYPE_CHECKING:
+    from fewtags.models.names import NameScorer
 
 HEADS: dict[str, str | type[Head]] = {  # "module:Class", loaded when it is used, or the class
     "linear": "fewtags.models.heads:LinearHead",
@@ -36,6 +39,7 @@ class Head(nn.Module, Generic[C]):
         pass
 
     needs_words = False  # wants Problem.words
+    uses_names = False  # wants what the categories' names say, in `use_names`, where its setting `names` allows it
     needs_start: bool = False  # wants to see the training images once before the first epoch
     starts_plain: bool = True  # and that without augmentation; otherwise as in the first epoch
     looks_at_the_average = False  # of the map, and at nothing else: no more need be kept of an image
@@ -54,6 +58,10 @@ class Head(nn.Module, Generic[C]):
     def initialise(self, problem: Problem) -> None:
         """Before a new or resumed run: what depends on the training labels, such as first biases. A model that only
         predicts has it in its saved state."""
+
+    def use_names(self, names: NameScorer | None) -> None:
+        """Only where `uses_names`, before a new run: None where the backbone knows no name."""
+        raise NotImplementedError
 
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
         """Only where `needs_start`: every training image once, as a feature map in `Batch.images`."""

@@ -19,8 +19,8 @@ from fewtags.contract import Batch, Outputs, Problem, Start, WordVectors
 from fewtags.distributed import gather_rows
 from fewtags.errors import DataError
 from fewtags.labels import PRESENT
-from fewtags.models.discriminant import mean_log_rank
 from fewtags.models.heads import Head, Standardise
+from fewtags.models.leave_one_out import mean_log_rank
 from fewtags.settings import Settings
 
 STRENGTHS = [float(10**exponent) for exponent in np.arange(-3, 1.1, 0.5)]  # times half the squared weights

@@ -76,12 +76,17 @@ class SavedModel:
             "format": FORMAT,
             "fewtags": fewtags.__version__,
             "model": self.model.model_copy(update={"weights": None}).model_dump(mode="json"),
-            "head": {"name": self.head_name, **self.head.model_dump(mode="json")},
+            "head": {"name": self.head_name, **without_file_of_names(self.head.model_dump(mode="json"))},
             "input": self.input.model_dump(mode="json"),
             "word_vectors": self.word_vectors,
             "quality": dict(self.quality),
             "training": without_paths(self.training),
         }
+
+
+def without_file_of_names(head: Mapping[str, Any]) -> dict[str, Any]:
+    """A head's settings; what a file said about names is in the weights, and the file stays where it is."""
+    return {**head, "names": "auto"} if head.get("names", "auto") not in ("auto", "none") else dict(head)
 
 
 def without_paths(training: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,6 +96,8 @@ def without_paths(training: Mapping[str, Any]) -> dict[str, Any]:
         for name in names:
             if isinstance(record.get(group), dict):
                 record[group].pop(name, None)
+    if isinstance(record.get("head"), dict):
+        record["head"] = without_file_of_names(record["head"])
     model = record.get("model")
     if isinstance(model, dict) and model.get("weights"):
         model["weights"] = Path(str(model["weights"])).name

@@ -164,7 +164,6 @@ class ReviewSession:
         self.leaders = burst_leaders(unit_features).numpy()
         self.model = self._fit()
         self._chances: OrderedDict[int, tuple[int, Chances]] = OrderedDict()  # by column, with their stamp
-        self._own = np.full(len(annotations), np.nan, dtype=np.float32)  # see `_left_out`
         self._look_at_all()
         self.refresh()
 
@@ -306,7 +305,7 @@ class ReviewSession:
         return found
 
     def _presence(self, column: int, scores: Tensor) -> np.ndarray:
-        return (scores * self.model.slope[column] + self.model.intercept[column]).sigmoid().numpy()
+        return self.model.chance(scores, column).numpy()
 
     def _if_unknown(self, column: int, present: np.ndarray) -> np.ndarray:
         """The chance of a presence where nobody said anything: lower, because some presences would be known."""
@@ -321,19 +320,8 @@ class ReviewSession:
 
     def left_out(self, column: int, rows: np.ndarray) -> np.ndarray:
         """Chances of presence of images that are known to have the tag, each judged without itself."""
-        known = torch.from_numpy(rows)
-        count = float(self.model.category_count[column])
-        scores = self.features[known] @ self.model.weights[column] - self.model.weights[column] @ self.model.mean
-        own = torch.from_numpy(self._own_share(rows))
-        return self._presence(column, (count * scores - own) / (count - 1) if count > 1 else torch.zeros(len(rows)))
-
-    def _own_share(self, rows: np.ndarray) -> np.ndarray:
-        """x' A x of some images: what each adds to its own score, times the number of positives. No label is in it."""
-        new = rows[np.isnan(self._own[rows])]
-        if len(new):
-            rotated = self.model.basis.rotate(self.features[torch.from_numpy(new)])
-            self._own[new] = (rotated.square() @ (1 / (self.model.values + self.model.penalty))).numpy()
-        return self._own[rows]
+        scores = self.model.scores_without(column, self.features[torch.from_numpy(rows)])
+        return self._presence(column, scores)
 
     # --- queues ---
 

@@ -1,0 +1,252 @@
+"""From scores to probabilities: one curve per category, fitted to labels of which only some are known.
+
+    P(present | score) = sigmoid(bent(slope_c * score + intercept_c))
+
+A label is known to be present with probability k P, known to be absent with a_c (1 - P), and else unknown; k is the
+share of the present labels that are known. Slopes are drawn to one that all categories share, intercepts to what the
+number of known positives says, so that a category with one known positive has a sensible curve. Slopes are positive and
+`bent` rises: probabilities rank images as scores do. All of it works on scores in bins of rank, so that its cost hardly
+depends on the number of images.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fewtags.estimates import BEND
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
+
+KNOWN_PROPORTIONS = (0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+BENDS = (0.0, -0.4, -0.8, -1.2)
+USUAL_BEND, BEND_PRECISION = -0.2, 11.0  # a weak prior: a standard deviation of 0.3
+SINGLE_RANKS, GROWTH = 32, 1.08  # the first ranks have a bin each; from there on bins reach over 8 % of those above
+USUAL_SLOPE, SHARED_PRECISION = 2.0, 0.25
+SLOPE_PRECISION = 4.0  # of a category's slope about the shared one
+INTERCEPT_PRECISION = 0.25
+LOWEST_SLOPE = 0.1
+LOWEST_THRESHOLD, HIGHEST_THRESHOLD = 0.25, 0.75  # a tag that is three times as likely wrong is not given
+SHARED_BY = 64  # categories that are enough to tell what all share
+TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Scores of a category from the highest down, in bins: [B, C] mean score, and how many labels of which kind."""
+
+    score: Tensor
+    present: Tensor
+    absent: Tensor
+    unknown: Tensor
+
+    @classmethod
+    def of(cls, scores: Tensor, labels: Tensor, counts: Tensor | float = 1.0) -> Bins:
+        """Of `scores` [R, C] with their `labels` [R, C], each of which stands for `counts` labels."""
+        counts = torch.as_tensor(counts, dtype=torch.float64).expand(scores.shape)
+        order = scores.argsort(dim=0, descending=True)
+        ranked, labels, counts = (part.gather(0, order) for part in (scores.double(), labels, counts))
+        kinds = [counts * (labels == kind) for kind in (PRESENT, ABSENT, UNKNOWN)]
+        edges = rank_edges(len(scores))
+        sums = [_between(edges, part) for part in (ranked * counts, *kinds)]
+        number = sums[1] + sums[2] + sums[3]
+        score = torch.where(number > 0, sums[0] / number.clamp(min=TINY), ranked[edges[:-1]])
+        return cls(score, sums[1], sums[2], sums[3])
+
+    @property
+    def count(self) -> Tensor:
+        return self.present + self.absent + self.unknown
+
+    def of_categories(self, categories: Tensor) -> Bins:
+        return Bins(*(part[:, categories] for part in (self.score, self.present, self.absent, self.unknown)))
+
+    def together(self) -> Bins:
+        """All categories as one."""
+        return Bins(*(part.reshape(-1, 1) for part in (self.score, self.present, self.absent, self.unknown)))
+
+
+def rank_edges(number: int) -> Tensor:
+    """Ranks at which bins begin, and the last one's end."""
+    edges = list(range(min(SINGLE_RANKS, number) + 1))
+    while edges[-1] < number:
+        edges.append(min(max(int(edges[-1] * GROWTH), edges[-1] + 1), number))
+    return torch.tensor(edges)
+
+
+def _between(edges: Tensor, values: Tensor) -> Tensor:
+    """[B, C] sums of the rows between neighbouring edges."""
+    sums = torch.cat([torch.zeros_like(values[:1]), values.cumsum(0)])
+    return sums[edges[1:]] - sums[edges[:-1]]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all categories share."""
+
+    slope: float
+    bend: float
+    known_proportion: float
+
+
+def bent(eta: Tensor, bend: Tensor | float) -> Tensor:
+    """Log-odds whose slope changes smoothly from 1 far below BEND to exp(bend) far above it."""
+    factor = torch.as_tensor(bend).to(eta).exp() - 1
+    return eta + factor * F.softplus(eta - BEND)
+
+
+def shared_curve(bins: Bins, known_proportion: float | None = None) -> Shared:
+    """Slope, bend and known proportion by their posterior mean over a grid of the latter two.
+
+    Where labels are few the likelihood hardly tells the known proportion, and its maximum may be a third of the truth
+    or three times it; the mean is then near 0.4, by which fewer tags are promised.
+    """
+    known = bins.present.sum(0).nonzero()[:, 0]
+    if not len(known):
+        return Shared(USUAL_SLOPE, USUAL_BEND, known_proportion or 0.5)
+    bins = bins.of_categories(known[:: max(-(-len(known) // SHARED_BY), 1)])
+    complete = not bool(bins.unknown.any())
+    proportions = (1.0 if complete else known_proportion,) if complete or known_proportion else KNOWN_PROPORTIONS
+    grid = torch.cartesian_prod(
+        torch.tensor(proportions, dtype=torch.float64), torch.tensor(BENDS, dtype=torch.float64)
+    )
+    proportion, bend = grid.T
+    slope, _, likelihood = _fit_shared_slopes(bins, proportion[:, None], bend[:, None])
+    prior = -BEND_PRECISION / 2 * (bend - USUAL_BEND).square()
+    width = torch.gradient(torch.tensor(proportions))[0] if len(proportions) > 1 else torch.ones(1)
+    prior = prior - proportion.log() / 2  # people rather know a few tags than nearly all
+    chance = (likelihood - likelihood.max() + prior).exp() * width.repeat_interleave(len(BENDS))
+    chance /= chance.sum()
+    mean = [float((chance * each).sum()) for each in (slope, bend, proportion)]
+    return Shared(max(mean[0], LOWEST_SLOPE), mean[1], known_proportion or mean[2])
+
+
+def _fit_shared_slopes(bins: Bins, known: Tensor, bend: Tensor, steps: int = 10) -> tuple[Tensor, Tensor, Tensor]:
+    """For each of G pairs of `known` proportion and `bend` [G, 1]: slope [G], intercepts [G, C], log likelihood [G]."""
+    usual = usual_intercept(bins, known)
+    intercept, slope = usual.clone(), torch.full((len(known), 1), USUAL_SLOPE, dtype=torch.float64)
+    for _ in range(steps):
+        model = _Likelihood(bins, slope, intercept, known, bend)
+        by_eta, info = model.derivatives()
+        by_slope, by_intercept = (by_eta * bins.score).sum(1), by_eta.sum(1)
+        ss, si, ii = (info * bins.score.square()).sum(1), (info * bins.score).sum(1), info.sum(1)
+        by_intercept = by_intercept + INTERCEPT_PRECISION * (intercept - usual)
+        ii = ii + INTERCEPT_PRECISION
+        gradient = (by_slope - si * by_intercept / ii).sum(1, keepdim=True) + SHARED_PRECISION * (slope - USUAL_SLOPE)
+        curvature = (ss - si.square() / ii).sum(1, keepdim=True) + SHARED_PRECISION
+        step = (gradient / curvature).clamp(-1, 1)
+        intercept = intercept - ((by_intercept - si * step) / ii).clamp(-2, 2)
+        slope = (slope - step).clamp(min=LOWEST_SLOPE)
+    prior = INTERCEPT_PRECISION / 2 * (intercept - usual).square().sum(1)
+    return slope[:, 0], intercept, _Likelihood(bins, slope, intercept, known, bend).value().sum(1) - prior
+
+
+def fit_curves(bins: Bins, shared: Shared, steps: int = 20) -> tuple[Tensor, Tensor, Tensor]:
+    """Slopes and intercepts [C] of the categories, and their log likelihoods less the priors [C]."""
+    known, bend = (torch.full((1, 1), each, dtype=torch.float64) for each in (shared.known_proportion, shared.bend))
+    usual = usual_intercept(bins, known)
+    intercept, slope = usual.clone(), torch.full_like(usual, shared.slope)
+    for _ in range(steps):
+        by_eta, info = _Likelihood(bins, slope, intercept, known, bend).derivatives()
+        by_slope = (by_eta * bins.score).sum(1) + SLOPE_PRECISION * (slope - shared.slope)
+        by_intercept = by_eta.sum(1) + INTERCEPT_PRECISION * (intercept - usual)
+        ss = (info * bins.score.square()).sum(1) + SLOPE_PRECISION
+        si, ii = (info * bins.score).sum(1), info.sum(1) + INTERCEPT_PRECISION
+        determinant = ss * ii - si.square()
+        slope = slope - ((ii * by_slope - si * by_intercept) / determinant).clamp(-1, 1) / 2
+        intercept = intercept - ((ss * by_intercept - si * by_slope) / determinant).clamp(-2, 2) / 2
+        slope = slope.clamp(min=LOWEST_SLOPE)
+    value = _Likelihood(bins, slope, intercept, known, bend).value()
+    value = value - SLOPE_PRECISION / 2 * (slope - shared.slope).square()
+    value = value - INTERCEPT_PRECISION / 2 * (intercept - usual).square()
+    return slope[0], intercept[0], value[0]
+
+
+def usual_intercept(bins: Bins, known: Tensor) -> Tensor:
+    """[G, C] log-odds at score 0, a little below those of the expected share of presences."""
+    share = (bins.present.sum(0) + 0.5) / known / (bins.count.sum(0) + 1)
+    return torch.logit(share.clamp(max=0.8)) - 1
+
+
+def intercepts_for(bins: Bins, slope: float, bend: float, share: Tensor) -> Tensor:
+    """[C] intercepts by which a `share` [C] of the images is expected to be present."""
+    low, high = (torch.full_like(share, side, dtype=torch.float64) for side in (-50.0, 50.0))
+    for _ in range(40):
+        middle = (low + high) / 2
+        expected = (bins.count * bent(slope * bins.score + middle, bend).sigmoid()).sum(0) / bins.count.sum(0)
+        low, high = torch.where(expected < share, middle, low), torch.where(expected < share, high, middle)
+    return (low + high) / 2
+
+
+class _Likelihood:
+    """Of the bins [B, C], for G points: slope [G, 1] or [G, C], intercept [G, C], known proportion and bend [G, 1]."""
+
+    def __init__(self, bins: Bins, slope: Tensor, intercept: Tensor, known: Tensor, bend: Tensor):
+        self.bins, self.known = bins, known[:, None]
+        eta = slope[:, None] * bins.score + intercept[:, None]  # [G, B, C]
+        factor = bend.exp()[:, None] - 1
+        self.rise = 1 + factor * (eta - BEND).sigmoid()
+        self.chance = chance = (eta + factor * F.softplus(eta - BEND)).sigmoid().clamp(TINY, 1 - 1e-9)
+        absences = (bins.count * (1 - chance)).sum(1, keepdim=True)
+        self.denied = (bins.absent.sum(0) / absences.clamp(min=1e-6)).clamp(max=1)  # [G, 1, C]
+        self.unsaid = (1 - self.known * chance - self.denied * (1 - chance)).clamp(min=TINY)
+
+    def value(self) -> Tensor:
+        """[G, C] log likelihood."""
+        each = self.bins.present * (self.known * self.chance).clamp(min=TINY).log()
+        each = each + self.bins.absent * (self.denied * (1 - self.chance)).clamp(min=TINY).log()
+        return (each + self.bins.unknown * self.unsaid.log()).sum(1)
+
+    def derivatives(self) -> tuple[Tensor, Tensor]:
+        """[G, B, C] of -log likelihood by slope * score + intercept, and the expected second ones."""
+        bins, p = self.bins, self.chance
+        hidden = (1 - self.known) * p / self.unsaid
+        error = bins.present * (p - 1) + bins.absent * p + bins.unknown * (p - hidden)
+        return self.rise * error, self.rise.square() * bins.count * fisher_information(p, self.known, self.denied)
+
+
+# --- labels and probabilities ---
+
+
+def soften(chance: Tensor, labels: Tensor, known_proportion: Tensor) -> Tensor:
+    """[N, C]: 1 for known presences, 0 for known absences, else P(present | nobody said anything).
+
+    `chance` is P(present) [N, C].
+    """
+    present = (1 - known_proportion) * chance
+    absent = (1 - known_absences(chance, labels)) * (1 - chance)
+    hidden = present / (present + absent).clamp(min=TINY)
+    return torch.where(labels == UNKNOWN, hidden, (labels == PRESENT).to(hidden))
+
+
+def known_absences(chance: Tensor, labels: Tensor) -> Tensor:
+    """[C] share of the absences that are known: their number over the expected number of absences."""
+    return ((labels == ABSENT).sum(0) / (1 - chance).sum(0).clamp(min=1e-6)).clamp(max=1)
+
+
+def fisher_information(chance: Tensor, presences: Tensor, absences: Tensor) -> Tensor:
+    """Of one label about its log-odds, where it is known to be present with probability presences * chance, to be
+    absent with absences * (1 - chance), and else unknown."""
+    slope = chance * (1 - chance)
+    unknown = (1 - presences) * chance + (1 - absences) * (1 - chance)
+    both_known = slope * (presences * (1 - chance) + absences * chance)
+    return both_known + (slope * (absences - presences)).square() / unknown.clamp(min=TINY)
+
+
+def f1_thresholds(chance: Tensor, count: Tensor) -> Tensor:
+    """[C] thresholds of best expected F1, 2 sum_r P / (r + sum P) at rank r, within what a person would call a tag.
+
+    `chance` [B, C] falls from bin to bin; a bin has `count` [B, C] images.
+    """
+    total = (chance * count).sum(0)
+    f1 = 2 * (chance * count).cumsum(0) / (count.cumsum(0) + total).clamp(min=TINY)
+    best = f1.argmax(0, keepdim=True)
+    below = chance.gather(0, (best + 1).clamp(max=len(chance) - 1))
+    return ((chance.gather(0, best) + below) / 2)[0].clamp(LOWEST_THRESHOLD, HIGHEST_THRESHOLD).float()
+
+
+def expected_f1_thresholds(probabilities: Tensor) -> Tensor:
+    """[C] likewise, where the probabilities of all images [N, C] are given."""
+    ranked = probabilities.sort(dim=0, descending=True).values.double()
+    return f1_thresholds(ranked, torch.ones_like(ranked))
