@@ -505,5 +505,5 @@ def test_ctrl_c_before_training(cli: Cli, patches, tags_file, monkeypatch):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fewtags.data.formats.read_annotations", interrupted)
+    monkeypatch.setattr("fewtags.commands.check.read_annotations", interrupted)
     assert_refused(cli("check", patches.root), INTERRUPTED, "Interrupted")

@@ -119,7 +119,7 @@ def test_options_of_the_reader(cli: Cli, patches, tags_file, tmp_path):
     assert answer.code == 0
     assert "0.0% of labels unknown" in answer.err
     stored = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
-    assert stored["data"]["options"] == {"complete": True, "split_column": "split"}
+    assert stored["data"]["options"] == {"complete": "true", "split_column": "split"}
     assert cli("evaluate", tmp_path / "run").code == 0
     assert "should be name=value" in cli("train", patches.root, "-o", "complete").err
     assert "give it nothing else" in cli("train", "--resume", tmp_path / "run", "-o", "complete=true").err

@@ -384,8 +384,8 @@ def export(
 ) -> None:
     """Write the model as one file to deploy: names, thresholds and preprocessing inside, probabilities out.
 
-    The file is run on images after it is written and compared with torch. `fewtags predict model.onnx photos/` and
-    `fewtags serve model.onnx` take it, without torch (extra: onnx).
+    The file is run on images after it is written and compared with torch. `fewtags serve model.onnx` takes it, without
+    torch (extra: onnx).
     """
     from fewtags.commands.export import export as export_run
 

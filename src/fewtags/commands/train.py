@@ -11,7 +11,7 @@ from fewtags import distributed
 from fewtags.config import RunConfig, load_config, nested
 from fewtags.engine.record import load_run_config, load_run_data
 from fewtags.engine.training import in_words, train
-from fewtags.errors import UserError
+from fewtags.errors import RunFailed, UserError
 from fewtags.estimates import in_words as estimates_in_words
 from fewtags.methods import objective_class
 
@@ -39,6 +39,8 @@ def train_settings(data: str | None, settings: Sequence[str], shortcuts: Mapping
 
 def start_run(config: RunConfig, out: Path | None, *, quiet: bool, tensorboard: bool) -> None:
     folder = out or new_run_folder(config.method_name)
+    if folder.exists() and not folder.is_dir():
+        raise RunFailed(f"{folder} is a file; choose another --out.")
     train_and_print(config, folder, quiet=quiet, tensorboard=tensorboard)
 
 

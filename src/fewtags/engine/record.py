@@ -172,6 +172,7 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
 
 # Settings that change how fast a run goes or where things are, not what it computes.
 MAY_CHANGE = (
+    "train.epochs",  # to train on for longer than was planned; the schedule then follows the new number
     "train.device", "train.workers", "train.channels_last", "train.compile", "input.keep_in_memory",
     "data.source", "data.tags", "data.options", "data.format", "model.weights", "words.source",
 )  # fmt: skip

@@ -92,6 +92,7 @@ class Run:
             if path not in self.broken:
                 self.broken.add(path)
                 self.log.warn(f"Left out: {reason}")
+                self.files.bad_images.parent.mkdir(parents=True, exist_ok=True)  # another process may come first
                 with self.files.bad_images.open("a", encoding="utf-8") as out:
                     out.write(reason + "\n")
 

@@ -268,7 +268,9 @@ class App {
     const stacks = this.grid.visiblePlaces().map((place) => this.queue.stacks.get(place)).filter(Boolean);
     const { tag } = this.queue;
     const answers = stacks.flatMap((stack) => stack.images.map(({ image }) => ({ image, tag, label })));
-    return this.decide(answers.filter(({ image }) => !this.decisions.of(tag, image)?.decided));
+    // What was answered a moment ago may not be on the disk yet; it is decided all the same.
+    const open = ({ image }) => !this.decisions.of(tag, image)?.decided && !this.decisions.isSaving(tag, image);
+    return this.decide(answers.filter(open));
   }
 
   async decide(answers, queue = this.place.get("queue")) {
