@@ -125,6 +125,31 @@ def trained(patches: Annotations, tags_file: Path, tmp_path_factory: pytest.Temp
     return folder
 
 
+@pytest.fixture(scope="session")
+def some_tags(patches: Annotations, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two thirds of the tags of `patches`, and nothing else, as people have them: no splits, nothing complete."""
+    file = tmp_path_factory.mktemp("some") / "tags.csv"
+    random = np.random.default_rng(0)
+    lines = ["photographer,image,tags"]
+    for image, row in zip(patches.images, patches.labels, strict=True):
+        names = [name for name, label in zip(patches.categories, row, strict=True) if label == 1]
+        lines.append(f"Ann,{image},{';'.join(name for name in names if random.random() < 0.66)}")
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="session")
+def partly_tagged(patches: Annotations, some_tags: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run of `instant` on `some_tags`. Read it, or copy it first."""
+    from fewtags.engine.training import train
+
+    folder = tmp_path_factory.mktemp("runs") / "partly-tagged"
+    settings = [value for value in TINY if not value.startswith("method=")]
+    data = {"source": str(patches.root), "tags": str(some_tags)}
+    train(load_config(None, [*settings, "method=instant"], data=data), folder, quiet=True)
+    return folder
+
+
 # --- a review of made images (tests/review; a conftest of its own would hide this one) ---
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from conftest import TINY, Cli
-from fewtags.commands.discover import safe_cell
 from fewtags.config import load_config
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
@@ -20,33 +19,14 @@ from fewtags.engine.training import train
 from fewtags.review.store import DecisionStore, Draft, decisions_file
 
 
-@pytest.fixture(scope="module")
-def partial(patches: Annotations, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on `patches` whose tags are only partly known, as people have them: without splits, nothing complete."""
-    folder = tmp_path_factory.mktemp("partial")
-    tags = folder / "tags.csv"
-    random = np.random.default_rng(0)
-    lines = ["image,tags"]
-    for image, row in zip(patches.images, patches.labels, strict=True):
-        kept = [
-            name for name, label in zip(patches.categories, row, strict=True) if label == 1 and random.random() < 0.6
-        ]
-        lines.append(f"{image},{';'.join(kept)}")
-    tags.write_text("\n".join(lines), encoding="utf-8")
-    settings = [value for value in TINY if not value.startswith("method=")]
-    config = load_config(None, [*settings, "method=instant"], data={"source": str(patches.root), "tags": str(tags)})
-    train(config, folder / "run", quiet=True)
-    return folder / "run"
-
-
 def read_csv(file: Path) -> list[dict[str, str]]:
     with file.open(newline="", encoding="utf-8") as lines:
         return list(csv.DictReader(lines))
 
 
-def test_lists_missing_tags_with_evidence(cli: Cli, partial: Path, patches: Annotations, tmp_path: Path):
+def test_lists_missing_tags_with_evidence(cli: Cli, partly_tagged: Path, patches: Annotations, tmp_path: Path):
     out, lines = tmp_path / "found.csv", tmp_path / "found.jsonl"
-    answer = cli("discover", partial, "--min-probability", "0.05", "--csv", out, "--jsonl", lines)
+    answer = cli("discover", partly_tagged, "--min-probability", "0.05", "--csv", out, "--jsonl", lines)
     assert answer.code == 0, answer.err
     assert "Missing tags" in answer.out
     assert "(estimate)" in answer.out
@@ -63,10 +43,10 @@ def test_lists_missing_tags_with_evidence(cli: Cli, partial: Path, patches: Anno
     assert answer.out.strip().endswith(f"{out}\n{lines}")
 
 
-def test_held_out_images_are_looked_at_too(cli: Cli, partial: Path, patches: Annotations, tmp_path: Path):
-    cli("discover", partial, "--min-probability", "0", "--csv", tmp_path / "all.csv")
+def test_held_out_images_are_looked_at_too(cli: Cli, partly_tagged: Path, patches: Annotations, tmp_path: Path):
+    cli("discover", partly_tagged, "--min-probability", "0", "--csv", tmp_path / "all.csv")
     listed = {row["image"] for row in read_csv(tmp_path / "all.csv")}
-    config = load_run_config(partial)
+    config = load_run_config(partly_tagged)
     tags = read_annotations(config.data.source, tags=config.data.tags)
     assert listed >= {image for image, row in zip(tags.images, tags.labels, strict=True) if (row == 0).any()}
     assert len(tags) == len(patches)
@@ -97,9 +77,9 @@ def test_with_complete_labels_the_precision_is_measured_beside_the_estimate(
     assert f"measured {share:6.1%}" in answer.out
 
 
-def test_what_was_decided_says_so(cli: Cli, partial: Path, tmp_path: Path):
+def test_what_was_decided_says_so(cli: Cli, partly_tagged: Path, tmp_path: Path):
     run = tmp_path / "run"
-    shutil.copytree(partial, run)
+    shutil.copytree(partly_tagged, run)
     cli("discover", run, "--min-probability", "0", "--csv", tmp_path / "before.csv")
     first, second, *_ = (row for row in read_csv(tmp_path / "before.csv") if row["kind"] == "missing")
     with DecisionStore(decisions_file(run)) as store:
@@ -113,43 +93,44 @@ def test_what_was_decided_says_so(cli: Cli, partial: Path, tmp_path: Path):
     assert sum(row["status"] == "decided" for row in after.values()) == 2
 
 
-def test_other_images_without_tags(cli: Cli, partial: Path, patches: Annotations, tmp_path: Path):
+def test_other_images_without_tags(cli: Cli, partly_tagged: Path, patches: Annotations, tmp_path: Path):
     folder = tmp_path / "more"
     folder.mkdir()
     for name in patches.images[:5]:
         shutil.copy(patches.root / name, folder / f"-{name}")
-    answer = cli("discover", partial, folder, "--min-probability", "0", "--csv", tmp_path / "found.csv")
+    answer = cli("discover", partly_tagged, folder, "--min-probability", "0", "--csv", tmp_path / "found.csv")
     assert answer.code == 0, answer.err
     rows = read_csv(tmp_path / "found.csv")
     assert len(rows) == 5 * len(patches.categories)
     assert all(str(patches.root) in row["similar_1"] for row in rows)
 
 
-def test_one_tag_and_a_limit(cli: Cli, partial: Path, tmp_path: Path):
+def test_a_spreadsheet_does_not_take_a_cell_for_a_formula(
+    cli: Cli, partly_tagged: Path, patches: Annotations, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("=photos").mkdir()
+    shutil.copy(patches.root / patches.images[0], "=photos/a.png")
+    cli("discover", partly_tagged, "=photos", "--min-probability", "0", "--csv", "found.csv")
+    assert {row["image"] for row in read_csv(Path("found.csv"))} == {"'=photos/a.png"}
+
+
+def test_one_tag_and_a_limit(cli: Cli, partly_tagged: Path, tmp_path: Path):
     answer = cli(
-        "discover", partial, "--tag", "red", "--limit", "3", "--min-probability", "0", "--csv", tmp_path / "a.csv"
+        "discover", partly_tagged, "--tag", "red", "--limit", "3", "--min-probability", "0", "--csv", tmp_path / "a.csv"
     )
     rows = [row for row in read_csv(tmp_path / "a.csv") if row["kind"] == "missing"]
     assert [row["tag"] for row in rows] == ["red"] * 3
     assert "--limit" in answer.out
 
 
-def test_an_unknown_tag_is_an_error_that_helps(cli: Cli, partial: Path):
-    answer = cli("discover", partial, "--tag", "rde")
+def test_an_unknown_tag_is_an_error_that_helps(cli: Cli, partly_tagged: Path):
+    answer = cli("discover", partly_tagged, "--tag", "rde")
     assert answer.code == 2
     assert "did you mean 'red'?" in answer.err
 
 
-def test_a_second_look_does_not_read_the_images_again(cli: Cli, partial: Path, monkeypatch: pytest.MonkeyPatch):
-    first = cli("discover", partial)
+def test_a_second_look_does_not_read_the_images_again(cli: Cli, partly_tagged: Path, monkeypatch: pytest.MonkeyPatch):
+    first = cli("discover", partly_tagged)
     monkeypatch.setattr("fewtags.engine.model_outputs.compute_outputs", lambda *_: pytest.fail("computed again"))
-    assert cli("discover", partial).out == first.out
-
-
-@pytest.mark.parametrize("text", ["=1+1", "+cmd", "-a.jpg", "@x", "\tx"])
-def test_a_spreadsheet_does_not_take_a_cell_for_a_formula(text):
-    assert safe_cell(text) == "'" + text
-
-
-def test_other_cells_stay_as_they_are():
-    assert [safe_cell(value) for value in ("a=1", 0.5, "", "dog")] == ["a=1", 0.5, "", "dog"]
+    assert cli("discover", partly_tagged).out == first.out

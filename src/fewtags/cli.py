@@ -172,8 +172,13 @@ def train(
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/DATE-METHOD).")] = None,
     resume: Annotated[Path | None, typer.Option(help="Folder of a stopped run to go on with.")] = None,
+    reviewed: Annotated[
+        Path | None,
+        typer.Option(help="Train again as this run was, with what people decided in its review."),
+    ] = None,
     moved_to: Annotated[
-        Path | None, typer.Option("--data", help="With --resume: where the run's images are now, if they were moved.")
+        Path | None,
+        typer.Option("--data", help="With --resume, --reviewed: where the run's images are now, if they were moved."),
     ] = None,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard files (extra: tracking).")
@@ -185,8 +190,10 @@ def train(
 
     `fewtags train photos/ --tags tags.csv` is enough to start. Any setting can be given as `group.name=value`:
     `fewtags train voc.yaml method=asl method.gamma_neg=2 train.lr=1e-4`. Ctrl-C saves; `--resume RUN` goes on exactly.
+    After `fewtags review RUN`, `fewtags train --reviewed RUN` trains again with the decisions; `fewtags compare` shows
+    what they were worth.
     """
-    from fewtags.commands.train import resume_run, start_run, train_settings
+    from fewtags.commands.train import resume_run, reviewed_settings, start_run, train_settings
 
     how = {"quiet": quiet, "tensorboard": tensorboard}
     shortcuts = {
@@ -200,13 +207,17 @@ def train(
             raise UserError("--resume goes on with the settings of the stopped run; give it nothing else.")
         resume_run(resume, moved_to, **how)
         return
-    if moved_to is not None:
+    if reviewed is not None:
+        others = [*([data] if data else []), *(settings or [])]
+        config, decisions = reviewed_settings(reviewed, moved_to, others, shortcuts)
+    elif moved_to is not None:
         raise UserError("--data says where the images of a run to --resume are now; name data to train on as it is.")
-    config = train_settings(data, settings or [], shortcuts)
+    else:
+        config, decisions = train_settings(data, settings or [], shortcuts), None
     if print_config:
         print(config.to_yaml(), end="")
         return
-    start_run(config, out, **how)
+    start_run(config, out, decisions, **how)
 
 
 @app.command()
@@ -298,6 +309,7 @@ def discover(
     data: Annotated[
         Path | None, typer.Argument(help="Other images, with or without tags (default: the run's own images).")
     ] = None,
+    moved_to: Moved = None,
     tags: Tags = None,
     format: Format = "auto",
     option: Option = None,
@@ -337,6 +349,7 @@ def discover(
         limit=limit,
         device=device,
         quiet=quiet,
+        moved_to=moved_to,
     )
     console = Console(highlight=False)
     for part in tables(found):
@@ -345,6 +358,63 @@ def discover(
         if file is not None:
             write(found, file)
             print(file)
+
+
+@app.command()
+def apply(
+    run: Annotated[Path, typer.Argument(help="Folder of a run that was reviewed.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The new label file, or folder of text files (default: in RUN/reviewed/).")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change and stop.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")] = False,
+    write_as: Annotated[
+        str, typer.Option("--as", help="'same' for the layout that was read, or jsonl for a JSON lines file.")
+    ] = "same",
+    force: Annotated[
+        bool, typer.Option("--force", help="Go on although the labels changed since the run was trained.")
+    ] = False,
+    moved_to: Moved = None,
+) -> None:
+    """Put the decisions of a review into a new label file of the same shape; the original stays as it is.
+
+    A CSV keeps its columns, order and every line that nothing was decided about; text files beside images stay such
+    files; Pascal VOC, COCO and others become a JSON lines file. What changes is shown first. `fewtags train --reviewed
+    RUN` needs no such file: it takes the decisions from the run.
+    """
+    from fewtags.commands.apply import plan, show
+
+    planned = plan(run, out, write_as=write_as, force=force, moved_to=moved_to)
+    for line in show(planned):
+        print(line)
+    if dry_run or not planned.changes:
+        return
+    if not yes and not (sys.stdin.isatty() and typer.confirm(f"Write {planned.place}?")):
+        raise UserError("Nothing was written; say --yes to write without being asked.")
+    print(planned.write())
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, the oldest first.")],
+    per_category: Annotated[bool, typer.Option("--per-category", help="Compare every category's AP.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+) -> None:
+    """Compare runs on the images that all of them were measured on, with the same labels: before and after a review.
+
+    Every number is followed by its difference to the first run.
+    """
+    from rich.console import Console
+
+    from fewtags.commands.compare import compare_runs
+
+    compared = compare_runs(runs)
+    if json:
+        print(compared.to_json())
+        return
+    console = Console(highlight=False)
+    for part in compared.tables(per_category):
+        console.print(part, markup=False) if isinstance(part, str) else console.print(part)
 
 
 @app.command()

@@ -23,10 +23,11 @@ import numpy as np
 import torch
 
 from fewtags.data.annotations import Annotations
-from fewtags.data.prepare import RunData, prepare_data
+from fewtags.data.prepare import RunData
 from fewtags.engine.left_out import LeftOut
 from fewtags.engine.model_outputs import ModelOutputs, model_outputs
-from fewtags.engine.record import load_run_config
+from fewtags.engine.record import load_run_config, load_run_data
+from fewtags.engine.run_folder import RunFolder
 from fewtags.estimates import TINY, rank_edges
 from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.saved import SavedModel, load_model
@@ -236,11 +237,21 @@ class OpenRun:
         return replace(found, missing=complete(found.missing), doubtful=complete(found.doubtful))
 
 
-def open_run(folder: Path, *, data: RunData | None = None, device: str = "auto", quiet: bool = False) -> OpenRun:
-    """Look at all images of a run. What its model gives for them is kept in its folder, for the next time."""
+def open_run(
+    folder: Path,
+    *,
+    data: RunData | None = None,
+    moved_to: Path | None = None,
+    device: str = "auto",
+    quiet: bool = False,
+) -> OpenRun:
+    """Look at all images of a run. What its model gives for them is kept in its folder, for the next time.
+
+    `moved_to` is where its images are now, if they were moved.
+    """
     saved, config = load_model(folder), load_run_config(folder)
-    annotations, truth = images_with_unknown_tags(prepare_data(config.data, config.seed) if data is None else data)
-    place = folder / "outputs"
+    annotations, truth = images_with_unknown_tags(load_run_data(folder, moved_to) if data is None else data)
+    place = RunFolder(folder).outputs
     outputs = model_outputs(saved, annotations, place, config=config, device=device, quiet=quiet)
     judge = LeftOut.of(outputs, annotations.labels)
     scale = ProbabilityScale.of(outputs, annotations.labels, judge)

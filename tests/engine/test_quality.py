@@ -10,23 +10,9 @@ import pytest
 import torch
 
 from conftest import TINY, Cli
-from fewtags.data.annotations import Annotations
 from fewtags.models.discriminant import Discriminant, DiscriminantSums
 
 SETTINGS = [setting for setting in TINY if not setting.startswith("method=")]
-
-
-@pytest.fixture(scope="module")
-def some_tags(patches: Annotations, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two thirds of the tags of `patches`, and nothing else, as a person would have them."""
-    file = tmp_path_factory.mktemp("some") / "tags.csv"
-    random = np.random.default_rng(0)
-    lines = ["image,tags"]
-    for image, row in zip(patches.images, patches.labels, strict=True):
-        names = [name for name, label in zip(patches.categories, row, strict=True) if label == 1]
-        lines.append(f"{image},{';'.join(name for name in names if random.random() < 0.66)}")
-    file.write_text("\n".join(lines), encoding="utf-8")
-    return file
 
 
 def result_of(run: Path) -> dict:

@@ -17,6 +17,7 @@ from rich.table import Table
 from fewtags.atomic import atomic_write
 from fewtags.commands.evaluate import in_model_order
 from fewtags.data.annotations import Annotations
+from fewtags.data.csv_cells import protected
 from fewtags.data.formats import read_annotations
 from fewtags.discovery import UNDECIDED, Discovery, LabelTable, OpenRun, open_run
 from fewtags.engine.model_outputs import model_outputs
@@ -53,8 +54,9 @@ def discover(
     limit: int,
     device: str,
     quiet: bool,
+    moved_to: Path | None = None,
 ) -> Found:
-    opened = open_run(run, device=device, quiet=quiet)
+    opened = open_run(run, moved_to=moved_to, device=device, quiet=quiet)
     columns = [category(opened.annotations, name) for name in only] or None
     choice: dict[str, Any] = {"columns": columns, "min_probability": min_probability, "limit": limit}
     decided = decisions_of(run)
@@ -191,14 +193,8 @@ def write_csv(found: Found, file: Path) -> None:
         writer.writerow([*names, "similar_1", "similar_2", "similar_3", *more])
         for line in all_lines(found):
             similar = [*line["similar"], "", "", ""][:3]
-            writer.writerow([safe_cell(value) for value in (*(line[name] for name in names), *similar)] + [
-                line[name] for name in more
-            ])  # fmt: skip
-
-
-def safe_cell(value: Any) -> Any:
-    """A text that a spreadsheet would take for a formula gets an apostrophe in front, and stays a text."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+            cells = [*(line[name] for name in names), *similar, *(line[name] for name in more)]
+            writer.writerow([protected(cell) if isinstance(cell, str) else cell for cell in cells])
 
 
 def write_jsonl(found: Found, file: Path) -> None:

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fewtags import distributed
-from fewtags.config import RunConfig, load_config, nested
-from fewtags.engine.record import load_run_config, load_run_data
+from fewtags.commands.apply import decisions_of
+from fewtags.config import RunConfig, load_config, merge, nested
+from fewtags.data.decisions import DecidedLabel, write_decisions
+from fewtags.engine.record import load_run_config, load_run_data, new_place
+from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.training import in_words, train
 from fewtags.errors import RunFailed, UserError
 from fewtags.estimates import in_words as estimates_in_words
@@ -37,10 +40,43 @@ def train_settings(data: str | None, settings: Sequence[str], shortcuts: Mapping
     return config
 
 
-def start_run(config: RunConfig, out: Path | None, *, quiet: bool, tensorboard: bool) -> None:
+def reviewed_settings(
+    run: Path, moved_to: Path | None, settings: Sequence[str], shortcuts: Mapping[str, Any]
+) -> tuple[RunConfig, list[DecidedLabel]]:
+    """The settings of a run with others over them, and what was decided about its labels until now."""
+    before = load_run_config(run)
+    decisions = decisions_of(run)
+    if not decisions:
+        raise UserError(f"Nobody has decided anything about {run} yet; `fewtags review {run}` opens its review.")
+    values = before.nested()
+    if moved_to is not None:
+        values["data"] |= new_place(before.data, moved_to, None)
+    given = {name: value for name, value in shortcuts.items() if value not in (None, {})}
+    after = load_config(None, settings, **merge(values, nested(given)))
+    if (after.method_name, after.profile) != (before.method_name, before.profile):
+        # Of another method only what is about data and images is meant.
+        kept = {group: values[group] for group in ("data", "input", "model", "cache", "words", "seed")}
+        after = load_config(None, settings, **merge(kept, nested(given)))
+    return after, decisions
+
+
+def start_run(
+    config: RunConfig,
+    out: Path | None,
+    decisions: Sequence[DecidedLabel] | None = None,
+    *,
+    quiet: bool,
+    tensorboard: bool,
+) -> None:
+    """With `decisions` they are put into the run's folder, and over the labels of its data."""
     folder = out or new_run_folder(config.method_name)
     if folder.exists() and not folder.is_dir():
         raise RunFailed(f"{folder} is a file; choose another --out.")
+    if decisions is not None and not RunFolder(folder).is_run:
+        file = RunFolder(folder).decisions
+        if distributed.is_main():
+            write_decisions(decisions, file)
+        config = config.model_copy(update={"data": config.data.model_copy(update={"decisions": str(file)})})
     train_and_print(config, folder, quiet=quiet, tensorboard=tensorboard)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ from pydantic import Field
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.audit import count_by_kind, quick_findings
+from fewtags.data.decisions import decided, latest, read_decisions
 from fewtags.data.formats import read_annotations
 from fewtags.data.partial_labels import hide_labels, single_positive
 from fewtags.data.splitting import stratified_split
@@ -34,6 +36,8 @@ class DataConfig(Settings):
     """For experiments on complete labels: the share of positives that stay known, or "single" for one an image."""
     mask_seed: int = 0
     """Which positives stay known; 0 is the paper's draw."""
+    decisions: str | None = None
+    """Decisions about single labels to put over those of the source; `fewtags train --reviewed RUN` writes the file."""
     val_share: float | None = Field(None, ge=0, lt=1)
     """Share of the training images held out for validation; by default 0.15 where the data has no val or test split."""
 
@@ -45,6 +49,7 @@ class RunData:
     val: Annotations | None = None
     test: Annotations | None = None
     sentences: list[str] = field(default_factory=list)  # what was understood, for the first lines of a run
+    given: np.ndarray | None = None  # [N, C] training labels before people's decisions, where there are any
 
 
 def prepare_data(config: DataConfig, seed: int = 0) -> RunData:
@@ -78,11 +83,24 @@ def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> R
         sentences.append(f"{plural(len(val), 'training image')} set aside for validation.")
     if not (observed.labels == PRESENT).any():
         raise DataError(f"No image of {annotations.name} is known to have any tag, so there is nothing to learn from.")
+    # Decisions come after the split, so that the same images are held out with them and without, and only in training
+    # images: what people decide about is no random sample, which is what held-out labels must be.
+    given, labels = None, decided_labels(config)
+    if labels:
+        given, observed = observed.labels, decided(observed, labels)
+        sentences.append(f"{plural(len(labels), 'label')} as people decided in a review ({config.decisions}).")
     sentences.append(describe_labels(observed))
     for name, part in (("validation", val), ("test", test)):
         if len(part) and not part.complete:
             sentences.append(f"Warning: {part.partial_warning(name)}")
-    return RunData(observed, truth, val if len(val) else None, test if len(test) else None, sentences)
+    return RunData(observed, truth, val if len(val) else None, test if len(test) else None, sentences, given)
+
+
+def decided_labels(config: DataConfig) -> dict[tuple[str, str], int]:
+    """(image, tag) -> label, from the file of decisions."""
+    if config.decisions is None:
+        return {}
+    return {label: decision.label for label, decision in latest(read_decisions(Path(config.decisions))).items()}
 
 
 def observe(train: Annotations, config: DataConfig) -> tuple[Annotations, np.ndarray | None]:

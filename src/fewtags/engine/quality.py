@@ -13,6 +13,7 @@ import numpy as np
 
 from fewtags import distributed
 from fewtags.data.annotations import Annotations
+from fewtags.data.prepare import RunData
 from fewtags.engine.evaluation import Predictions
 from fewtags.engine.left_out import LeftOut
 from fewtags.engine.model_outputs import model_outputs
@@ -31,13 +32,14 @@ def estimate_run(run: Run, saved: SavedModel) -> dict[str, Any] | None:
     parts = (run.data.train, run.data.val, run.data.test)
     if any(part is not None and part.complete for part in parts):
         return None
-    judged_by_itself = run.left_out is not None and not run.learner.objective.trains
-    bins = run.left_out
+    reviewed = run.data.given is not None  # which labels people decide about is no chance, which ones were given is
+    judged_by_itself = run.left_out is not None and not run.learner.objective.trains and not reviewed
+    bins = None if reviewed else run.left_out
     if bins is None:
         if distributed.world_size() > 1:
             return None
         bins = left_out_bins(run, saved)
-    record = estimate_quality(bins).as_json(saved.categories)
+    record = without_found(estimate_quality(bins).as_json(saved.categories), run.data)
     if judged_by_itself:
         return {**record, "judged_on": "training images, each label without itself"}
     quality = held_out_quality(run, saved.thresholds, bins)
@@ -50,7 +52,7 @@ def left_out_bins(run: Run, saved: SavedModel) -> ScoreBins:
     train, folder = run.data.train, run.files.outputs
     outputs = model_outputs(saved, train, folder, config=run.config, device=str(run.device), quiet=run.log.quiet)
     saved.classifier.takes_maps = run.learner.model.takes_maps
-    return LeftOut.of(outputs, train.labels).bins
+    return LeftOut.of(outputs, train.labels if run.data.given is None else run.data.given).bins
 
 
 def held_out_quality(run: Run, thresholds: np.ndarray, left_out: ScoreBins) -> Estimates | None:
@@ -68,6 +70,22 @@ def prediction_bins(predictions: Predictions, part: Annotations, thresholds: np.
     read = predictions.read
     limits = log_odds(np.asarray(thresholds, dtype=float))
     return ScoreBins.of(log_odds(predictions.probabilities[read]), part.labels[read], limits)
+
+
+def without_found(record: dict[str, Any], data: RunData) -> dict[str, Any]:
+    """Missing tags less those that people have found."""
+    if data.given is None:
+        return record
+    found = ((data.train.labels == PRESENT) & (data.given != PRESENT)).sum(0)
+
+    def less(values: list[float] | None, number: int) -> list[float] | None:
+        return None if values is None else [max(value - number, 0.0) for value in values]
+
+    categories = {
+        name: {**values, "missing_tags": less(values["missing_tags"], int(found[column]))}
+        for column, (name, values) in enumerate(record["categories"].items())
+    }
+    return {**record, "missing": less(record["missing"], int(found.sum())), "categories": categories}
 
 
 def with_quality(record: dict[str, Any], other: dict[str, Any] | None) -> dict[str, Any]:

@@ -22,11 +22,14 @@ from fewtags import distributed
 from fewtags.atomic import atomic_write, write_json
 from fewtags.config import RunConfig, flat, read_yaml, resolve
 from fewtags.data.annotations import Annotations
+from fewtags.data.decisions import read_decisions, summary
 from fewtags.data.prepare import DataConfig, RunData, prepare_data
+from fewtags.data.write_back import LabelSource
 from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
 from fewtags.engine.run import Run
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
+from fewtags.models.saved import file_checksum
 from fewtags.wording import plural
 
 
@@ -69,7 +72,9 @@ def write_record(run: Run) -> None:
     categories = {"categories": run.data.train.categories, "known_positives": known}
     understood = {"notes": run.data.sentences, "renamed_tags": run.data.train.renamed_tags}
     more = {**understood, "seed": run.config.seed, "relative_to": started_in(run.folder)}
-    write_json(run.files.data, {"name": run.data.train.name, **categories, **record, **more})
+    origin = {"source": describe_source(run.config.data), "labels_from": describe_decisions(run.config.data)}
+    write_json(run.files.data, {"name": run.data.train.name, **categories, **record, **origin, **more})
+    save_labels(run.data, run.files.labels)
     with atomic_write(run.files.config) as beside:  # last: it makes the folder a run
         beside.write_text(run.config.to_yaml(), encoding="utf-8")
 
@@ -81,6 +86,42 @@ def describe_part(part: Annotations) -> dict[str, Any]:
         "positives": part.known_positives.tolist(),
         "unknown": round(part.unknown_share, 4),
     }
+
+
+def describe_source(config: DataConfig) -> dict[str, Any] | None:
+    """The label file and its hash, to see later whether it is still the same; None where labels are in many files."""
+    file = LabelSource.of(config).file if config.source else None
+    return None if file is None else {"file": str(file), "sha256": file_checksum(file)}
+
+
+def describe_decisions(config: DataConfig) -> dict[str, Any] | None:
+    """Who decided about labels and in which review; None where all labels are those of the source."""
+    return None if config.decisions is None else summary(read_decisions(Path(config.decisions)))
+
+
+def save_labels(data: RunData, file: Path) -> None:
+    """All labels as they were before decisions, with the part that each image is in."""
+    parts = {"train": data.train, "val": data.val, "test": data.test}
+    there = {name: part for name, part in parts.items() if part is not None}
+    given = {name: data.given if name == "train" and data.given is not None else p.labels for name, p in there.items()}
+    with atomic_write(file) as beside, beside.open("wb") as out:
+        np.savez_compressed(
+            out,
+            images=np.array([image for part in there.values() for image in part.images]),
+            splits=np.repeat(list(there), [len(part) for part in there.values()]),
+            categories=np.array(data.train.categories),
+            labels=np.concatenate(list(given.values())),
+        )
+
+
+def load_labels(folder: Path) -> Annotations:
+    """What `save_labels` wrote; the splits are the parts that the run made of them, and the root is not known."""
+    file = RunFolder(folder).must_be_run().labels
+    if not file.is_file():
+        raise UserError(f"{folder} was trained by an older fewtags, which did not note its labels ({file.name}).")
+    with np.load(file) as kept:
+        images, categories = (kept[name].tolist() for name in ("images", "categories"))
+        return Annotations(Path(), images, categories, kept["labels"], kept["splits"])
 
 
 def started_in(folder: Path) -> dict[str, str]:
@@ -174,7 +215,7 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
 MAY_CHANGE = (
     "train.epochs",  # to train on for longer than was planned; the schedule then follows the new number
     "train.device", "train.workers", "train.channels_last", "train.compile", "input.keep_in_memory",
-    "data.source", "data.tags", "data.options", "data.format", "model.weights", "words.source",
+    "data.source", "data.tags", "data.options", "data.format", "data.decisions", "model.weights", "words.source",
 )  # fmt: skip
 
 
@@ -193,8 +234,13 @@ def changed_settings(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def load_run_config(folder: Path) -> RunConfig:
     """The settings of a run, relative paths taken from where they are meant from."""
-    config = resolve(read_yaml(RunFolder(folder).must_be_run().config))
-    return config.relative_to(base_of_paths(folder, config.data.source))
+    files = RunFolder(folder).must_be_run()
+    config = resolve(read_yaml(files.config))
+    config = config.relative_to(base_of_paths(folder, config.data.source))
+    if config.data.decisions is not None and files.decisions.is_file():  # it moves with the run
+        own = config.data.model_copy(update={"decisions": str(files.decisions)})
+        config = config.model_copy(update={"data": own})
+    return config
 
 
 def base_of_paths(folder: Path, source: str) -> Path:

@@ -30,6 +30,16 @@ class RunFolder:
         """Names, counts and hashes of what it trains and measures on."""
         return self.path / "data.json"
 
+    @property
+    def labels(self) -> Path:
+        """The labels it was given, image by image, to tell later what changed in their source since."""
+        return self.path / "labels.npz"
+
+    @property
+    def decisions(self) -> Path:
+        """What people had decided about single labels, where it was trained with that (`--reviewed`)."""
+        return self.path / "decisions.jsonl"
+
     # --- written while it trains ---
 
     @property

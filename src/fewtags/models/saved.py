@@ -92,7 +92,8 @@ def without_file_of_names(head: Mapping[str, Any]) -> dict[str, Any]:
 def without_paths(training: Mapping[str, Any]) -> dict[str, Any]:
     """The record of the settings less the places of one machine; the name of a weights file is kept."""
     record = {group: dict(values) if isinstance(values, Mapping) else values for group, values in training.items()}
-    for group, names in {"data": ("source", "tags", "options"), "cache": ("folder",), "words": ("source",)}.items():
+    places = {"data": ("source", "tags", "options", "decisions"), "cache": ("folder",), "words": ("source",)}
+    for group, names in places.items():
         for name in names:
             if isinstance(record.get(group), dict):
                 record[group].pop(name, None)

@@ -1,0 +1,198 @@
+"""`fewtags apply`: the decisions of a review in a new label file of the shape that was read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fewtags.data.annotations import Annotations
+from fewtags.data.decisions import STATES, DecidedLabel, latest, read_decisions
+from fewtags.data.formats import read_annotations
+from fewtags.data.write_back import (
+    Change,
+    LabelSource,
+    Rewritten,
+    as_json_lines,
+    changes_between,
+    check_rewritten,
+    rewrite,
+)
+from fewtags.engine.record import load_labels, load_run_config, load_run_data, new_place
+from fewtags.engine.run_folder import RunFolder
+from fewtags.errors import DataError, UserError
+from fewtags.models.saved import file_checksum, read_object
+from fewtags.review.store import DecisionStore, decisions_file
+from fewtags.wording import plural
+
+SHOWN = 20  # changes on the terminal
+EXAMPLES = 3  # of what changed in the source
+
+
+@dataclass(frozen=True)
+class Plan:
+    run: Path
+    annotations: Annotations  # as they are in the source
+    changes: list[Change]
+    new: Rewritten
+    place: Path  # where it goes
+    unknown_labels: int  # decisions about images or tags that the source does not have
+
+    def write(self) -> str:
+        """Write, read again, and only then keep it. Says how to train with it."""
+        if self.place.exists():
+            raise UserError(f"{self.place} exists already; choose another place with --out.")
+        self.place.parent.mkdir(parents=True, exist_ok=True)
+        beside = self.place.with_name(f"{self.place.stem}.part{self.place.suffix}")
+        try:
+            self.new.write(beside, self.annotations)
+            check_rewritten(self.new, beside, self.annotations, self.changes)
+            beside.replace(self.place)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True) if beside.is_dir() else beside.unlink(missing_ok=True)
+        return f"{self.place}\nTrain with it: {self.command()}"
+
+    def command(self) -> str:
+        if not isinstance(self.new.content, bytes):
+            return f"fewtags train {self.place}"
+        options = "".join(f" -o {name}={value}" for name, value in self.new.options.items())
+        return f"fewtags train {self.annotations.root} --tags {self.place}{options}"
+
+
+def plan(run: Path, out: Path | None, *, write_as: str, force: bool, moved_to: Path | None = None) -> Plan:
+    """Everything that `fewtags apply` would do, before anything is done."""
+    if write_as not in ("same", "jsonl"):
+        raise UserError(f"--as {write_as} should be 'same' or 'jsonl'.")
+    decisions = decisions_of(run)
+    if not decisions:
+        raise UserError(f"Nobody has decided anything about {run} yet; `fewtags review {run}` opens its review.")
+    changed = what_changed(run, moved_to)
+    if changed and not force:
+        raise DataError(
+            f"The labels of {run} changed since it was trained, and the decisions were made about the old ones: "
+            f"{'; '.join(changed)}. Train and review again, or put the decisions over the labels as they are now "
+            "with --force."
+        )
+    config = load_run_config(run)
+    labels = {label: decision.label for label, decision in latest(decisions).items()}
+    hidden = config.data.known is not None
+    annotations = labels_of_experiment(run, moved_to) if hidden else source_labels(run, moved_to)
+    changes = changes_between(annotations, labels)
+    if write_as == "jsonl" or hidden:
+        new = as_json_lines(annotations, changes)
+    else:
+        new = rewrite(label_source(run, moved_to), annotations, changes)
+    place = out or RunFolder(run).path / "reviewed" / new.name
+    known_images, known_tags = set(annotations.images), set(annotations.categories)
+    strange = sum(image not in known_images or tag not in known_tags for image, tag in labels)
+    return Plan(run, annotations, changes, new, place, strange)
+
+
+def show(planned: Plan) -> Iterator[str]:
+    """The difference between the labels as they are and as they would be, for people."""
+    changes = planned.changes
+    width = max((len(change.image) for change in changes[:SHOWN]), default=0)
+    tag = max((len(change.tag) for change in changes[:SHOWN]), default=0)
+    for change in changes[:SHOWN]:
+        yield f"{change.image:{width}}  {change.tag:{tag}}  {STATES[change.old]} -> {STATES[change.new]}"
+    if len(changes) > SHOWN:
+        yield f"… and {len(changes) - SHOWN:,} more"
+    number = {name: sum(STATES[change.new] == name for change in changes) for name in STATES.values()}
+    counted = ", ".join(f"{count:,} {name}" for name, count in number.items() if count)
+    yield f"{plural(len(changes), 'label')} would change{f' ({counted})' if counted else ''}, to {planned.place}"
+    if planned.new.unwritten:
+        yield (
+            f"{plural(len(planned.new.unwritten), 'tag')} known absent now cannot be told in text files of tags; "
+            f"`fewtags train --reviewed {planned.run}` knows them, and --as jsonl writes a file that says so."
+        )
+    if planned.unknown_labels:
+        strange = plural(planned.unknown_labels, "decision")
+        yield f"Left out: {strange} about images or tags that the labels do not have."
+
+
+# --- what was decided, and about what ---
+
+
+def decisions_of(run: Path) -> list[DecidedLabel]:
+    """What holds now: the decisions that the run was trained with, and those of its own review."""
+    config = load_run_config(run)
+    before = read_decisions(Path(config.data.decisions)) if config.data.decisions else []
+    file = decisions_file(run)
+    if not file.is_file():
+        return before
+    with DecisionStore(file, read_only=True) as store:
+        own = [DecidedLabel(d.image, d.category, d.new, d.reviewer, d.decided_at, d.run) for d in store.standing()]
+    return list(latest([*before, *own]).values())
+
+
+def label_source(run: Path, moved_to: Path | None) -> LabelSource:
+    config = load_run_config(run).data
+    if moved_to is not None:
+        config = config.model_copy(update=new_place(config, moved_to, None))
+    return LabelSource.of(config)
+
+
+def source_labels(run: Path, moved_to: Path | None) -> Annotations:
+    """As they are in the source now."""
+    source = label_source(run, moved_to)
+    if source.images is None:
+        return read_annotations(source.path, format=source.format.name, **source.given)
+    return read_annotations(source.images, tags=source.path, format=source.format.name, **source.given)
+
+
+def labels_of_experiment(run: Path, moved_to: Path | None) -> Annotations:
+    """What a run that hides labels was shown, with its parts as splits: its source knows everything already."""
+    shown, data = load_labels(run), load_run_data(run, moved_to)
+    return Annotations(data.train.root, shown.images, shown.categories, shown.labels, shown.splits, data.train.name)
+
+
+def what_changed(run: Path, moved_to: Path | None = None) -> list[str]:
+    """In the source of the labels since the run was trained, in words; nothing where it is the same."""
+    then, data = load_labels(run), load_run_data(run, moved_to)
+    parts = [part for part in (data.train, data.val, data.test) if part is not None]
+    given = [data.train.labels if data.given is None else data.given, *(part.labels for part in parts[1:])]
+    images = [image for part in parts for image in part.images]
+    now = Annotations(Path(), images, data.train.categories, np.concatenate(given), np.full(len(images), "train"))
+    found = differences(then, now)
+    noted = read_object(RunFolder(run).data).get("source")
+    if not found and noted:
+        file = label_source(run, moved_to).file
+        if file is not None and file_checksum(file) != noted["sha256"]:
+            found.append(f"{file} is not the file it was, although it gives the same labels")
+    return found
+
+
+def differences(then: Annotations, now: Annotations) -> list[str]:
+    found = []
+    for words, names, others in (
+        ("new", now.images, then.images),
+        ("gone", then.images, now.images),
+    ):
+        if more := sorted(set(names) - set(others)):
+            found.append(f"{plural(len(more), 'image')} {words} ({some(more)})")
+    for words, names, others in (("new", now.categories, then.categories), ("gone", then.categories, now.categories)):
+        if more := sorted(set(names) - set(others)):
+            found.append(f"{plural(len(more), 'tag')} {words} ({some(more)})")
+    images = [image for image in then.images if image in set(now.images)]
+    tags = [tag for tag in then.categories if tag in now.categories]
+    before, after = (
+        part.labels[np.ix_([row[image] for image in images], [part.categories.index(tag) for tag in tags])]
+        for part in (then, now)
+        for row in [{image: number for number, image in enumerate(part.images)}]
+    )
+    places = np.argwhere(before != after)
+    if len(places):
+        examples = [
+            f"'{tags[c]}' of {images[r]} was {STATES[int(before[r, c])]}, is {STATES[int(after[r, c])]}"
+            for r, c in places[:EXAMPLES]
+        ]
+        found.append(f"{plural(len(places), 'label')} changed ({some(examples, len(places))})")
+    return found
+
+
+def some(names: list[str], number: int | None = None) -> str:
+    number = len(names) if number is None else number
+    return ", ".join(names[:EXAMPLES]) + (", …" if number > EXAMPLES else "")

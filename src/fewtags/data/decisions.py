@@ -1,0 +1,86 @@
+"""What people decided about single labels, as a file of its own: laid over the labels of a dataset, never mixed in.
+
+JSON lines, one decision each:
+
+    {"image": "a.jpg", "tag": "dog", "label": 1, "reviewer": "ann", "decided_at": "2026-11-16T12:00:00Z", "run": "a"}
+
+`label` is 1 present, -1 absent, 0 unsure (unknown). Of several lines about one label the last counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fewtags.atomic import atomic_write
+from fewtags.data.annotations import Annotations
+from fewtags.errors import DataError
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
+
+STATES = {PRESENT: "present", UNKNOWN: "unknown", ABSENT: "absent"}
+
+
+@dataclass(frozen=True)
+class DecidedLabel:
+    image: str  # as in the annotations
+    tag: str
+    label: int
+    reviewer: str = ""
+    decided_at: str = ""  # ISO 8601
+    run: str = ""  # whose review it was made in
+
+
+def write_decisions(decisions: Iterable[DecidedLabel], file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(file) as beside, beside.open("w", encoding="utf-8") as out:
+        for decision in decisions:
+            out.write(json.dumps(asdict(decision), ensure_ascii=False) + "\n")
+
+
+def read_decisions(file: Path) -> list[DecidedLabel]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} should hold decisions about labels; it cannot be read ({error}).") from None
+    decisions = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            decision = DecidedLabel(**json.loads(line))
+            if decision.label not in STATES:
+                raise ValueError(f"label {decision.label!r}")
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{file}:{number} is no decision about a label ({error}).") from None
+        decisions.append(decision)
+    return decisions
+
+
+def latest(decisions: Iterable[DecidedLabel]) -> dict[tuple[str, str], DecidedLabel]:
+    """By image and tag, the last decision about each."""
+    return {(decision.image, decision.tag): decision for decision in decisions}
+
+
+def decided(annotations: Annotations, labels: Mapping[tuple[str, str], int]) -> Annotations:
+    """The annotations with labels (image, tag) -> 1, 0 or -1 laid over them; what they do not have is left out."""
+    rows = {image: row for row, image in enumerate(annotations.images)}
+    columns = {name: column for column, name in enumerate(annotations.categories)}
+    changed = annotations.labels.copy()
+    for (image, tag), label in labels.items():
+        if image in rows and tag in columns:
+            changed[rows[image], columns[tag]] = label
+    return replace(annotations, labels=changed)
+
+
+def summary(decisions: Iterable[DecidedLabel]) -> dict[str, Any]:
+    """Where labels came from, for the record of a run."""
+    standing = list(latest(decisions).values())
+    states = Counter(STATES[decision.label] for decision in standing)
+    return {
+        "decisions": len(standing),
+        **{name: states[name] for name in STATES.values()},
+        "reviewers": dict(Counter(decision.reviewer for decision in standing)),
+        "runs": dict(Counter(decision.run for decision in standing)),
+    }

@@ -1,0 +1,226 @@
+"""From decisions to new labels, another run, and what it was worth: `apply`, `train --reviewed`, `compare`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import TINY, Cli
+from fewtags.data.annotations import Annotations
+from fewtags.data.formats import read_annotations
+from fewtags.engine.record import load_labels, load_run_config, load_run_data
+from fewtags.review.store import DecisionStore, Draft, decisions_file
+
+
+@pytest.fixture
+def reviewed(partly_tagged: Path, patches: Annotations, some_tags: Path, tmp_path: Path) -> Path:
+    """A copy of the run with decisions: every unknown label of its first ten training images, by the truth."""
+    run, images, tags = tmp_path / "run", tmp_path / "photos", tmp_path / "tags.csv"
+    shutil.copytree(partly_tagged, run)
+    shutil.copytree(patches.root, images)
+    shutil.copy(some_tags, tags)
+    config = (
+        (run / "config.yaml").read_text().replace(str(patches.root), str(images)).replace(str(some_tags), str(tags))
+    )
+    (run / "config.yaml").write_text(config)
+    train = load_run_data(run).train
+    drafts = []
+    for image, row in list(zip(train.images, train.labels, strict=True))[:10]:
+        for name, given in zip(train.categories, row, strict=True):
+            truth = int(patches.labels[patches.images.index(image), patches.categories.index(name)])
+            if given == 0:
+                drafts.append(Draft(image, name, 0, truth))
+    with DecisionStore(decisions_file(run)) as store:
+        store.append(drafts, reviewer="ann", queue="missing", run="run")
+    return run
+
+
+def decisions(run: Path) -> dict[tuple[str, str], int]:
+    with DecisionStore(decisions_file(run), read_only=True) as store:
+        return store.labels()
+
+
+# --- apply ---
+
+
+def test_apply_shows_the_difference_and_writes_a_csv_of_the_same_shape(cli: Cli, reviewed: Path, tmp_path: Path):
+    dry = cli("apply", reviewed, "--dry-run")
+    assert dry.code == 0, dry.err
+    assert "unknown -> present" in dry.out
+    assert "unknown -> absent" in dry.out
+    assert not (reviewed / "reviewed").exists()
+    before = (tmp_path / "tags.csv").read_text()
+    answer = cli("apply", reviewed, "--yes")
+    assert answer.code == 0, answer.err
+    new = reviewed / "reviewed" / "tags.csv"
+    assert (tmp_path / "tags.csv").read_text() == before
+    with new.open(newline="") as lines:
+        assert next(csv.reader(lines)) == ["photographer", "image", "tags"]
+    again = read_annotations(tmp_path / "photos", tags=new)
+    for (image, tag), wanted in decisions(reviewed).items():
+        assert again.labels[again.images.index(image), again.categories.index(tag)] == wanted
+    assert f"fewtags train {tmp_path / 'photos'} --tags {new}" in answer.out
+
+
+def test_apply_asks_first_and_never_writes_over_anything(cli: Cli, reviewed: Path, tmp_path: Path):
+    answer = cli("apply", reviewed)
+    assert answer.code == 2
+    assert "--yes" in answer.err
+    assert not (reviewed / "reviewed").exists()
+    for place in (tmp_path / "tags.csv", tmp_path / "photos" / "00.png"):
+        before = place.read_bytes()
+        answer = cli("apply", reviewed, "--yes", "--out", place)
+        assert answer.code == 2
+        assert "exists already" in answer.err
+        assert place.read_bytes() == before
+
+
+def test_apply_refuses_when_the_labels_changed_and_says_how(cli: Cli, reviewed: Path, tmp_path: Path):
+    tags = tmp_path / "tags.csv"
+    lines = tags.read_text().splitlines()
+    image = lines[1].split(",")[1]
+    lines[1] = f"Ann,{image},purple"
+    tags.write_text("\n".join(lines[:-1]) + "\n")
+    answer = cli("apply", reviewed, "--yes")
+    assert answer.code == 3
+    assert "1 tag new (purple)" in answer.err
+    assert f"of {image} was" in answer.err
+    assert not (reviewed / "reviewed").exists()
+    forced = cli("apply", reviewed, "--yes", "--force")
+    assert forced.code == 0, forced.err
+    assert (reviewed / "reviewed" / "tags.csv").is_file()
+
+
+def test_apply_notices_a_file_that_changed_without_its_labels(cli: Cli, reviewed: Path, tmp_path: Path):
+    tags = tmp_path / "tags.csv"
+    tags.write_text(tags.read_text().replace("Ann", "Bob"))
+    answer = cli("apply", reviewed, "--dry-run")
+    assert answer.code == 3
+    assert "gives the same labels" in answer.err
+
+
+def test_apply_as_json_lines(cli: Cli, reviewed: Path, tmp_path: Path):
+    answer = cli("apply", reviewed, "--yes", "--as", "jsonl", "--out", tmp_path / "new.jsonl")
+    assert answer.code == 0, answer.err
+    again = read_annotations(tmp_path / "new.jsonl")
+    assert again.path(0).is_file()
+    for (image, tag), wanted in decisions(reviewed).items():
+        assert again.labels[again.images.index(image), again.categories.index(tag)] == wanted
+
+
+def test_nothing_to_apply_without_a_review(cli: Cli, partly_tagged: Path):
+    answer = cli("apply", partly_tagged)
+    assert answer.code == 2
+    assert f"fewtags review {partly_tagged}" in answer.err
+
+
+def test_a_run_that_hides_labels_gives_what_it_was_shown(
+    cli: Cli, patches: Annotations, tags_file: Path, tmp_path: Path
+):
+    run = tmp_path / "run"
+    complete = ["-o", "complete=true"]
+    cli("train", patches.root, "--tags", tags_file, *complete, *TINY, "--known", "0.5", "--out", run, "-q")
+    shown = load_labels(run).split("train")
+    row, column = np.argwhere(shown.labels == 0)[0]
+    with DecisionStore(decisions_file(run)) as store:
+        draft = Draft(shown.images[row], shown.categories[column], 0, 1)
+        store.append([draft], reviewer="ann", queue="missing", run="run")
+    answer = cli("apply", run, "--yes", "--out", tmp_path / "new.jsonl")
+    assert answer.code == 0, answer.err
+    again = read_annotations(tmp_path / "new.jsonl").split("train")
+    expected = shown.labels.copy()
+    expected[row, column] = 1
+    np.testing.assert_array_equal(again.labels, expected)
+
+
+# --- training again ---
+
+
+def test_training_again_uses_the_decisions_and_says_where_labels_came_from(cli: Cli, reviewed: Path, tmp_path: Path):
+    second = tmp_path / "second"
+    answer = cli("train", "--reviewed", reviewed, "--out", second)
+    assert answer.code == 0, answer.err
+    assert "people decided in a review" in answer.err
+    made = decisions(reviewed)
+    data = json.loads((second / "data.json").read_text())
+    assert data["labels_from"]["decisions"] == len(made)
+    assert data["labels_from"]["reviewers"] == {"ann": len(made)}
+    before, after = load_run_data(reviewed), load_run_data(second)
+    assert after.train.images == before.train.images
+    assert before.val is not None
+    assert after.val is not None
+    assert after.val.images == before.val.images
+    for (image, tag), wanted in made.items():
+        assert after.train.labels[after.train.images.index(image), after.train.categories.index(tag)] == wanted
+    changed = np.argwhere(after.train.labels != before.train.labels)
+    assert len(changed) == sum(wanted != 0 for wanted in made.values())
+    assert load_run_config(second).method_name == "instant"
+
+
+def test_a_second_review_adds_to_the_first(cli: Cli, reviewed: Path, tmp_path: Path):
+    second, third = tmp_path / "second", tmp_path / "third"
+    cli("train", "--reviewed", reviewed, "--out", second, "-q")
+    (image, tag), first = next(iter(decisions(reviewed).items()))
+    with DecisionStore(decisions_file(second)) as store:
+        store.append([Draft(image, tag, first, -first)], reviewer="bob", queue="doubtful", run="second")
+    answer = cli("train", "--reviewed", second, "--out", third, "-q")
+    assert answer.code == 0, answer.err
+    came_from = json.loads((third / "data.json").read_text())["labels_from"]
+    assert came_from["reviewers"] == {"ann": len(decisions(reviewed)) - 1, "bob": 1}
+    train = load_run_data(third).train
+    assert train.labels[train.images.index(image), train.categories.index(tag)] == -first
+    applied = cli("apply", second, "--dry-run")
+    assert applied.code == 0, applied.err
+
+
+def test_another_method_may_be_trained_on_the_decisions(cli: Cli, reviewed: Path, tmp_path: Path):
+    answer = cli(
+        "train", "--reviewed", reviewed, "method=an", "train.epochs=1", "train.workers=0", "--out", tmp_path / "an"
+    )
+    assert answer.code == 0, answer.err
+    config = load_run_config(tmp_path / "an")
+    assert (config.method_name, config.input.size) == ("an", 32)
+
+
+def test_a_moved_run_finds_its_decisions(cli: Cli, reviewed: Path, tmp_path: Path):
+    cli("train", "--reviewed", reviewed, "--out", tmp_path / "second", "-q")
+    (tmp_path / "second").rename(tmp_path / "moved")
+    assert (load_run_data(tmp_path / "moved").train.labels == -1).any()
+
+
+# --- compare ---
+
+
+def test_compare_measures_on_the_same_images(cli: Cli, reviewed: Path, tmp_path: Path):
+    second = tmp_path / "second"
+    cli("train", "--reviewed", reviewed, "--out", second, "-q")
+    answer = cli("compare", reviewed, second, "--per-category")
+    assert answer.code == 0, answer.err
+    assert "estimated on the same" in answer.out
+    assert "AP of each category" in answer.out
+    compared = json.loads(cli("compare", reviewed, second, "--json").out)
+    first, last = compared["runs"]
+    assert last["decisions"] == len(decisions(reviewed))
+    assert last["known_tags"] > first["known_tags"]
+    assert first["name"] == "run"
+
+
+def test_compare_with_complete_labels_gives_what_was_measured(cli: Cli, trained: Path, tmp_path: Path):
+    shutil.copytree(trained, tmp_path / "again")
+    compared = json.loads(cli("compare", trained, tmp_path / "again", "--json").out)
+    measured = json.loads((trained / "result.json").read_text())["test"]
+    for run in compared["runs"]:
+        assert run["map"] == pytest.approx(measured["map"])
+        assert run["of1"] == pytest.approx(measured["of1"])
+
+
+def test_compare_wants_runs_that_share_images(cli: Cli, trained: Path, partly_tagged: Path):
+    assert cli("compare", trained).code == 2
+    answer = cli("compare", trained, partly_tagged)
+    assert answer.code == 2
+    assert "not measured on the same split" in answer.err
