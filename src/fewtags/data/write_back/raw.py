@@ -1,0 +1,71 @@
+"""Files as they are, to be written again the same way except for what changes."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fewtags.data.formats.tables import Table
+from fewtags.data.formats.text import read_bytes
+
+
+@dataclass
+class RawTable:
+    """A CSV file in which rows can be replaced and added, all others staying as they are."""
+
+    table: Table
+    head: str  # everything before the first row
+    rows: list[str]  # the text of every row of `table`, with its line end
+    line_end: str
+    encoding: str
+    before: bytes  # the byte order mark, where there is one
+
+    @classmethod
+    def read(cls, table: Table) -> RawTable:
+        text, encoding, mark = decoded(table.file)
+        lines = list(io.StringIO(text, newline=""))
+        reader = csv.reader(lines, delimiter=table.delimiter, skipinitialspace=True)
+        starts: dict[int, int] = {}  # first line of a record -> the line after it
+        first = 1
+        for _ in reader:
+            starts[first] = reader.line_num
+            first = reader.line_num + 1
+        rows = ["".join(lines[line - 1 : starts[line]]) for line, _ in table.rows]
+        head = "".join(lines[: table.rows[0][0] - 1])
+        line_end = next((end for end in ("\r\n", "\n", "\r") if lines[0].endswith(end)), "\n")
+        return cls(table, head, rows, line_end, encoding, mark)
+
+    def set(self, row: int, cells: Sequence[str]) -> None:
+        self.rows[row] = self.line(cells)
+
+    def line(self, cells: Sequence[str]) -> str:
+        out = io.StringIO(newline="")
+        csv.writer(out, delimiter=self.table.delimiter, lineterminator=self.line_end).writerow(cells)
+        return out.getvalue()
+
+    def content(self, after: Mapping[int, Sequence[Sequence[str]]]) -> bytes:
+        """The file with more rows behind some; those behind -1 come at the end."""
+        parts = [self.head]
+        for row, text in enumerate(self.rows):
+            parts.append(text)
+            parts += [self.line(cells) for cells in after.get(row, ())]
+        last = [self.line(cells) for cells in after.get(-1, ())]
+        text = "".join(parts)
+        if last and text and not text.endswith(("\n", "\r")):
+            text += self.line_end
+        return self.before + (text + "".join(last)).encode(self.encoding, errors="xmlcharrefreplace")
+
+
+def decoded(file: Path) -> tuple[str, str, bytes]:
+    """Text, encoding and byte order mark of a file, to be written again the same way."""
+    data = read_bytes(file)
+    for mark, encoding in ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"), (b"\xef\xbb\xbf", "utf-8")):
+        if data.startswith(mark):
+            return data[len(mark) :].decode(encoding, errors="replace"), encoding, mark
+    try:
+        return data.decode("utf-8"), "utf-8", b""
+    except UnicodeDecodeError:
+        return data.decode("latin-1"), "latin-1", b""
