@@ -45,7 +45,7 @@ def test_train_counts_what_check_would_find(cli: Cli, patches, tags_file, tmp_pa
     table.write_text(tags_file.read_text() + "gone.png,red,train\n" + "00.png,rare,train\n")
     answer = cli("train", patches.root, "--tags", table, *TINY, "--out", tmp_path / "run")
     assert answer.code == 0
-    said = next(line for line in answer.err.splitlines() if "`fewtags check` tells more about: " in line)
+    said = next(line for line in answer.err.splitlines() if "See `fewtags check` for: " in line)
     assert "missing image (1)" in said
     assert "category with one positive (1)" in said
     assert "image without known tags (" in said
@@ -122,7 +122,7 @@ def test_options_of_the_reader(cli: Cli, patches, tags_file, tmp_path):
     assert stored["data"]["options"] == {"complete": "true", "split_column": "split"}
     assert cli("evaluate", tmp_path / "run").code == 0
     assert "should be name=value" in cli("train", patches.root, "-o", "complete").err
-    assert "give it nothing else" in cli("train", "--resume", tmp_path / "run", "-o", "complete=true").err
+    assert "remove the other arguments" in cli("train", "--resume", tmp_path / "run", "-o", "complete=true").err
 
 
 def test_resume_goes_on_where_it_stopped(cli: Cli, trained, tmp_path):

@@ -1,4 +1,4 @@
-"""`fewtags predict` on an archive: it goes on where it was stopped, and never mixes models or loses rows."""
+"""`fewtags predict` on an archive: it resumes where it was stopped, and never mixes models or loses rows."""
 
 from __future__ import annotations
 

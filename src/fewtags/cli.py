@@ -39,10 +39,10 @@ Option = Annotated[
 Aliases = Annotated[
     Path | None, typer.Option(help="YAML file that merges, renames, implies and excludes tags; see check --propose.")
 ]
-MinImages = Annotated[int | None, typer.Option(min=0, help="Leave out tags that fewer images than this have.")]
+MinImages = Annotated[int | None, typer.Option(min=0, help="Skip tags that fewer images than this have.")]
 Moved = Annotated[Path | None, typer.Option("--data", help="Where the run's own images are now, if they were moved.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing while working.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress output.")]
 
 
 def main() -> None:
@@ -87,7 +87,7 @@ def _usage_message(error: Any) -> str:
     message = error.format_message().replace("Input should", "it should")
     message += "" if message.endswith((".", "?", ")")) else "."
     context = getattr(error, "ctx", None)
-    return f"{message} `{context.command_path} --help` tells more." if context is not None else message
+    return f"{message} See `{context.command_path} --help`." if context is not None else message
 
 
 def _warn(message: str) -> None:
@@ -105,7 +105,7 @@ def demo(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the pictures, the runs and the page.")] = Path(
         "demo-run"
     ),
-    methods: Annotated[str, typer.Option(help="Methods to compare, with commas between.")] = "",
+    methods: Annotated[str, typer.Option(help="Methods to compare, comma-separated.")] = "",
     all_methods: Annotated[bool, typer.Option("--all-methods", help="Compare every method; takes longer.")] = False,
     known: Annotated[float, typer.Option(help="Share of the true tags that training may see.")] = 0.15,
     seed: Annotated[int, typer.Option(help="Another seed draws other pictures.")] = 0,
@@ -127,13 +127,14 @@ def check(
     aliases: Aliases = None,
     min_images: MinImages = None,
     propose: Annotated[
-        Path | None, typer.Option(help="Write tags that may be one (plurals, typos) to this file, to edit as aliases.")
+        Path | None,
+        typer.Option(help="Write likely duplicates (plurals, typos) to this file, for --aliases."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Audit a dataset before training: every unreadable, missing or doubled image, odd labels, counts per category.
+    """Audit a dataset before training: every unreadable, missing or duplicate image, odd labels, counts per category.
 
-    Ends with exit code 3 when training would fail.
+    Exits with code 3 when training would fail.
     """
     from fewtags.commands.check import check_data
 
@@ -159,22 +160,22 @@ def train(
     method: Annotated[
         str | None,
         typer.Option(
-            help="One of `fewtags methods`. By default instant, which looks at the images once and does not train; "
-            "caldnr goes on from there and is better."
+            help="One of `fewtags methods` (default: instant, one pass over the images and no training; caldnr trains "
+            "on top of it and is more accurate)."
         ),
     ] = None,
     profile: Annotated[str | None, typer.Option(help="Profile of the method, e.g. paper.")] = None,
     backbone: Annotated[str | None, typer.Option(help="Any timm model name.")] = None,
     weights: Annotated[Path | None, typer.Option(help="Local file with the backbone's weights.")] = None,
-    known: Annotated[float | None, typer.Option(help="For experiments: the share of positives to keep.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Times to go through the images.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything random but the hidden labels.")] = None,
+    known: Annotated[float | None, typer.Option(help="For experiments: share of positives to keep.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs: passes over the training images.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed (data.mask_seed draws the hidden labels).")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/DATE-METHOD).")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Folder of a stopped run to go on with.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Folder of a stopped run to resume.")] = None,
     reviewed: Annotated[
         Path | None,
-        typer.Option(help="Train again as this run was, with what people decided in its review."),
+        typer.Option(help="Train again as this run was, with the decisions of its review."),
     ] = None,
     moved_to: Annotated[
         Path | None,
@@ -189,9 +190,9 @@ def train(
     """Train a tagger. Unknown tags are handled by the chosen method, never silently taken as absent.
 
     `fewtags train photos/ --tags tags.csv` is enough to start. Any setting can be given as `group.name=value`:
-    `fewtags train voc.yaml method=asl method.gamma_neg=2 train.lr=1e-4`. Ctrl-C saves; `--resume RUN` goes on exactly.
-    After `fewtags review RUN`, `fewtags train --reviewed RUN` trains again with the decisions; `fewtags compare` shows
-    what they were worth.
+    `fewtags train voc.yaml method=asl method.gamma_neg=2 train.lr=1e-4`. Ctrl-C saves; `--resume RUN`
+    continues exactly there. After `fewtags review RUN`, `fewtags train --reviewed RUN` retrains with the decisions;
+    `fewtags compare` shows what they were worth.
     """
     from fewtags.commands.train import resume_run, reviewed_settings, start_run, train_settings
 
@@ -204,7 +205,7 @@ def train(
     }  # fmt: skip
     if resume is not None:
         if data or settings or out or any(value not in (None, {}) for value in shortcuts.values()):
-            raise UserError("--resume goes on with the settings of the stopped run; give it nothing else.")
+            raise UserError("--resume uses the settings of the stopped run; remove the other arguments.")
         resume_run(resume, moved_to, **how)
         return
     if reviewed is not None:
@@ -234,7 +235,7 @@ def evaluate(
     threshold: Annotated[str, typer.Option(help="A number, or 'saved' for the model's own.")] = "0.5",
     per_category: Annotated[bool, typer.Option("--per-category", help="List every category's AP.")] = False,
     min_map: Annotated[
-        float | None, typer.Option(min=0, max=1, help="End with exit code 4 when mAP is below this, from 0 to 1.")
+        float | None, typer.Option(min=0, max=1, help="Exit with code 4 when mAP is below this (0 to 1).")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
     device: Device = "auto",
@@ -265,11 +266,14 @@ def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a saved tagger.")],
     images: Annotated[list[Path], typer.Argument(help="Image files and folders of images.")],
     out: Annotated[Path | None, typer.Option(help="A .csv or .jsonl file (default: CSV on standard output).")] = None,
-    threshold: Annotated[float | None, typer.Option(min=0, max=1, help="Default: the model's own.")] = None,
-    top: Annotated[int | None, typer.Option(min=1, help="Give at most this many tags an image.")] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="One threshold for all tags (default: the model's per-category thresholds)."),
+    ] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="At most this many tags per image.")] = None,
     all_scores: Annotated[bool, typer.Option("--all-scores", help="Write the probability of every category.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that --out names.")] = False,
-    workers: Annotated[int | None, typer.Option(min=0, help="Threads (default: as many as there are cores).")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Decoding threads (default: one per core).")] = None,
     runtime: Annotated[
         str, typer.Option(help="What runs the backbone on a CPU: auto, torch, onnxruntime or openvino.")
     ] = "auto",
@@ -281,7 +285,7 @@ def predict(
 ) -> None:
     """Tag images with a trained model. Written as it goes; an unreadable image gets a row that says so.
 
-    Started again with the same --out it goes on behind the last row.
+    Run again with the same --out, it resumes after the last row.
     """
     from fewtags.commands.predict import write_predictions
 
@@ -316,7 +320,7 @@ def discover(
     tag: Annotated[list[str] | None, typer.Option(help="Only this tag; may be repeated.")] = None,
     min_probability: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="List tags from this probability on (default: those the model would give)."),
+        typer.Option(min=0, max=1, help="Minimum probability (default: the model's per-category thresholds)."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="List at most this many, the most certain ones.")] = 10_000,
     csv: Annotated[Path | None, typer.Option(help="Write the whole list to this CSV file.")] = None,
@@ -328,7 +332,7 @@ def discover(
 
     A tag is listed where nobody said anything about it and the model would give it, most certain first, each with the
     three most similar images that are known to have it. `fewtags discover RUN` looks through the run's own images,
-    `fewtags discover RUN more-photos/` through others. Decide about the list with `fewtags review RUN`.
+    `fewtags discover RUN more-photos/` through others. Review the list with `fewtags review RUN`.
     """
     from rich.console import Console
 
@@ -441,7 +445,8 @@ def export(
     to: Annotated[str, typer.Option(help="onnx, or openvino (extra: openvino).")] = "onnx",
     out: Annotated[Path | None, typer.Option(help="File to write (default: RUN/model.onnx).")] = None,
     int8: Annotated[
-        bool, typer.Option("--int8", help="Eight-bit numbers: smaller and faster on CPUs; the cost is measured.")
+        bool,
+        typer.Option("--int8", help="Quantise: smaller and faster on CPUs; the accuracy cost is measured."),
     ] = False,
     images: Annotated[
         list[Path] | None,
@@ -471,14 +476,14 @@ def review(
         int | None, typer.Option(min=0, max=65535, help="Port (default: the first free one from 8321 on).")
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; another than the default is open to others.")
+        str, typer.Option(help="Address to bind; anything but the default lets other machines connect.")
     ] = "127.0.0.1",
-    reviewer: Annotated[str | None, typer.Option(help="Name kept with every decision (default: your login).")] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, decide nothing.")] = False,
+    reviewer: Annotated[str | None, typer.Option(help="Name stored with every decision (default: your login).")] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, but accept no decisions.")] = False,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Decide about the tags a model finds, on a page in the browser that learns with every answer (extra: serve).
+    """Review the tags a model finds, in the browser; the ranking learns from every decision (extra: serve).
 
     Prints the page's address, which has a token in it, and serves it until Ctrl-C. Decisions are kept in
     RUN/review/decisions.sqlite, where `fewtags apply RUN` finds them.
@@ -491,20 +496,20 @@ def review(
 @app.command()
 def serve(
     model: Annotated[Path, typer.Argument(help="Folder of a run or saved tagger, or a file of `fewtags export`.")],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images that go through the model together.")] = 16,
-    queue: Annotated[int, typer.Option(min=1, help="Images that may wait; beyond it clients get 429.")] = 128,
-    max_bytes: Annotated[int, typer.Option(min=1, help="Size that a request may have.")] = 20 * 1024**2,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that a request may take.")] = 30.0,
+    host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port.")] = 8000,
+    batch_size: Annotated[int, typer.Option(min=1, help="Largest batch.")] = 16,
+    queue: Annotated[int, typer.Option(min=1, help="Images that may wait; above that, requests get 429.")] = 128,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Largest request body in bytes.")] = 20 * 1024**2,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds before a request times out.")] = 30.0,
     device: Device = "auto",
 ) -> None:
     """Answer with the tags of images that are POSTed to /v1/tags (extra: serve).
 
     `curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:8000/v1/tags`, or several as a form:
     `curl -F images=@a.jpg -F images=@b.jpg ...`. Health: /healthz, /readyz; Prometheus: /metrics; /openapi.json. With
-    FEWTAGS_API_KEY in the environment clients must send it as `X-API-Key`. Ctrl-C and SIGTERM answer what is under way
-    before they stop.
+    FEWTAGS_API_KEY in the environment clients must send it as `X-API-Key`. Ctrl-C and SIGTERM finish the
+    requests in flight, then stop.
     """
     from fewtags.commands.serve import key_from_environment
     from fewtags.commands.serve import serve as serve_model
@@ -523,14 +528,14 @@ def bench(
     grid: Annotated[Path, typer.Argument(help="YAML file with datasets, methods, proportions and seeds.")],
     settings: Annotated[list[str] | None, typer.Argument(help="Settings of every run, as group.name=value.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of all its runs (default: runs/GRID).")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Runs at a time; they share the cores.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Runs in parallel; they share the cores.")] = 1,
     plan: Annotated[bool, typer.Option("--plan", help="List the runs and stop.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a whole comparison and write its tables. Start it again to go on: what is finished is skipped.
+    """Run a whole comparison and write its tables. Run it again to resume: finished runs are skipped.
 
-    Leaves runs.csv and tables.md, .csv and .tex in its folder, which `fewtags report` turns into a page. Ends with exit
-    code 1 when a run failed; the others are finished all the same.
+    Leaves runs.csv and tables.md, .csv and .tex in its folder, which `fewtags report` turns into a page. Exits with
+    code 1 when a run failed; the other runs still finish.
     """
     from fewtags.experiments.grid import read_grid
 

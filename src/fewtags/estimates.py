@@ -342,7 +342,7 @@ class Estimates:
         return {**record, "assumption": ASSUMPTION}
 
 
-def in_words(record: dict[str, Any]) -> list[str]:
+def estimate_lines(record: dict[str, Any]) -> list[str]:
     """What `Estimates.as_json` says, in a few lines for people."""
 
     def share(key: str, name: str) -> str:

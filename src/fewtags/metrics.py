@@ -138,16 +138,16 @@ def _average_precisions(scores: np.ndarray, truth: np.ndarray, mask: np.ndarray)
 
 def _areas(scores: np.ndarray, truth: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Plain and interpolated AP from category-major [C, N] matrices."""
-    lowness = np.where(mask, -scores, np.inf)  # what is masked comes last and adds nothing to the counts
-    order = lowness.argsort(axis=1)
-    lowness = np.take_along_axis(lowness, order, axis=1)
+    negated = np.where(mask, -scores, np.inf)  # masked entries sort last and add nothing to the counts
+    order = negated.argsort(axis=1)
+    negated = np.take_along_axis(negated, order, axis=1)
     hits = np.take_along_axis(truth & mask, order, axis=1).cumsum(axis=1, dtype=np.int32)
     ranks = np.take_along_axis(mask, order, axis=1).cumsum(axis=1, dtype=np.int32)
 
     # Only the last of equal scores is a threshold. Hits never fall, so a running maximum carries those of
     # the threshold before.
-    last = np.ones(lowness.shape, dtype=bool)
-    last[:, :-1] = lowness[:, 1:] != lowness[:, :-1]
+    last = np.ones(negated.shape, dtype=bool)
+    last[:, :-1] = negated[:, 1:] != negated[:, :-1]
     hits_before = np.zeros_like(hits)
     hits_before[:, 1:] = np.maximum.accumulate(np.where(last, hits, 0), axis=1)[:, :-1]
     gained = np.where(last, hits - hits_before, 0)

@@ -28,7 +28,7 @@ class ProgressBar:
             self.bar.start()
 
     def skip(self, count: int) -> None:
-        """So many steps were done before, and say nothing about the speed."""
+        """`count` steps were done before this run; they do not count for the speed."""
         self.done = self.skipped = count
         if self.bar is not None:
             self.bar.update(self.task, completed=count)

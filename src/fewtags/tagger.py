@@ -126,7 +126,7 @@ class Tagger:
         rows = []
         for prediction in predict_files(saved, every_image(images), device=self.device):
             if prediction.probabilities is None:
-                raise UserError(f"{prediction.problem} Take it out, or use `fewtags predict`, which goes on without.")
+                raise UserError(f"{prediction.problem} Take it out, or use `fewtags predict`, which skips it.")
             rows.append(prediction.probabilities)
         return np.stack(rows)
 

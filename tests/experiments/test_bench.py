@@ -1,4 +1,4 @@
-"""The bench: finishes what it can, says what failed, skips what is done, and goes on after being killed."""
+"""The bench: finishes what it can, says what failed, skips what is done, and resumes after being killed."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_killed_run_is_told_from_one_that_failed(grid, tmp_path, capsys):
 def test_an_interrupted_bench_stops_its_runs(grid, tmp_path, monkeypatch):
     executor = FakeExecutor()
     monkeypatch.setattr(executor, "wait", lambda: signal.raise_signal(signal.SIGINT))
-    with pytest.raises(Interrupted, match="the same command goes on"):
+    with pytest.raises(Interrupted, match="run the same command to resume"):
         Bench(read_grid(grid({"an": None}, [0.5])), tmp_path, executor, quiet=True).run()
     assert executor.stopped
 

@@ -50,7 +50,7 @@ def run_demo(
         config = demo_config(name, folder, known, seed, quick)
         data = split_data(scenes, config.data, seed)
         if not results:
-            console.print(describe(scenes, data), highlight=False)
+            console.print(scene_summary(scenes, data), highlight=False)
         results[name] = train_fresh(config, folder / "runs" / name, data, console)
     console.print(score_table(results, known))
     best = max(chosen, key=lambda name: results[name].last.map)  # type: ignore[union-attr]
@@ -82,7 +82,7 @@ def demo_config(method: str, folder: Path, known: float, seed: int, quick: bool,
     return load_config(None, [*overrides, *(["train.epochs=1"] if quick else [])])
 
 
-def describe(scenes: Annotations, data: RunData) -> str:
+def scene_summary(scenes: Annotations, data: RunData) -> str:
     shown, there = int((data.train.labels == 1).sum()), int((scenes.split("train").labels == 1).sum())
     return (
         f"{len(data.train):,} pictures for training with {len(scenes.categories)} categories: "

@@ -17,7 +17,7 @@ from fewtags.engine.quality import prediction_bins
 from fewtags.engine.record import load_run_data
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, QualityTooLow, UserError, did_you_mean
-from fewtags.estimates import estimate_quality, in_words
+from fewtags.estimates import estimate_lines, estimate_quality
 from fewtags.labels import PRESENT, SPLITS
 from fewtags.metrics import Scores
 from fewtags.models.saved import SavedModel, load_model, read_object
@@ -167,7 +167,7 @@ def render_scores(evaluation: Evaluation, per_category: bool) -> str:
     left_out = scores.num_categories_left_out
     lines = []
     if evaluation.estimates is not None:
-        lines += [*in_words(evaluation.estimates), "", "Measured on the known labels alone:"]
+        lines += [*estimate_lines(evaluation.estimates), "", "Measured on the known labels alone:"]
     lines += [
         f"{plural(scores.num_images, 'image')}, {plural(len(categories), 'category', 'categories')}"
         + (f" ({left_out} without positives left out)" if left_out else ""),

@@ -1,7 +1,7 @@
 """`fewtags predict`: tags of image files, written as they come.
 
 A file that is written to is only ever added to. Beside it, `<file>.json` says which model and settings its rows are of;
-started again, the command goes on behind the last whole row.
+run again, the command resumes after the last whole row.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def write_all(
         stream.flush()
         if out is None:
             raise
-        raise Interrupted(f"Stopped; {done} rows were added to {out}. The same command goes on behind them.") from None
+        raise Interrupted(f"Stopped; {done} rows were added to {out}. Run the same command to resume.") from None
     if no_number:
         raise RunFailed(f"For {no_number} of {done} images {NOT_A_NUMBER} Their rows say so.")
     return failed

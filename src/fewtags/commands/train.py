@@ -13,9 +13,9 @@ from fewtags.config import RunConfig, load_config, merge, nested
 from fewtags.data.decisions import DecidedLabel, write_decisions
 from fewtags.engine.record import load_run_config, load_run_data, new_place
 from fewtags.engine.run_folder import RunFolder
-from fewtags.engine.training import in_words, train
+from fewtags.engine.training import score_line, train
 from fewtags.errors import RunFailed, UserError
-from fewtags.estimates import in_words as estimates_in_words
+from fewtags.estimates import estimate_lines
 from fewtags.methods import objective_class
 
 
@@ -99,8 +99,8 @@ def train_and_print(config: RunConfig, folder: Path, **options: Any) -> None:
         when = " after the last epoch" if result.epochs else ""
         if result.last is not None:
             how = " (with unknown tags as absent)" if result.estimates else ""
-            print(f"{result.split}{when}: {in_words(result.last)}{how}")
+            print(f"{result.split}{when}: {score_line(result.last)}{how}")
         if result.estimates:
-            print("\n".join(estimates_in_words(result.estimates)))
+            print("\n".join(estimate_lines(result.estimates)))
         print(result.folder)
     distributed.finish()

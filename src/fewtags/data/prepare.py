@@ -69,7 +69,7 @@ def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> R
         )
     sentences = list(annotations.notes)
     if findings := quick_findings(annotations):
-        sentences.append(f"`fewtags check` tells more about: {count_by_kind(findings)}.")
+        sentences.append(f"See `fewtags check` for: {count_by_kind(findings)}.")
     observed, truth = observe(train, config)
     share = config.val_share
     if share is None:

@@ -33,7 +33,7 @@ from fewtags.models.saved import file_checksum
 from fewtags.wording import plural
 
 
-def describe(run: Run) -> None:
+def log_opening(run: Run) -> None:
     """The first lines of a run: what was understood, in words."""
     config, train = run.config, run.config.train
     for sentence in run.data.sentences:

@@ -234,7 +234,7 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"train.device={name}, but torch sees no CUDA device; `fewtags doctor` tells more.")
+        raise UserError(f"train.device={name}, but torch sees no CUDA device; see `fewtags doctor`.")
     if name == "mps" and not torch.backends.mps.is_available():
         raise UserError("train.device=mps, but this is not a Mac with an Apple GPU.")
     try:

@@ -114,7 +114,7 @@ class RunFolder:
 
     @property
     def can_resume(self) -> bool:
-        """There is a checkpoint to go on from."""
+        """There is a checkpoint to resume from."""
         return self.last.is_file()
 
     def must_be_run(self) -> RunFolder:

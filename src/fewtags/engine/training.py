@@ -22,7 +22,7 @@ from fewtags.data.prepare import RunData, prepare_data
 from fewtags.engine.checkpoint import save_checkpoint
 from fewtags.engine.evaluation import Batches, measure, predict, predict_some
 from fewtags.engine.quality import estimate_run
-from fewtags.engine.record import describe, load_last, restore, save_run, write_record
+from fewtags.engine.record import load_last, log_opening, restore, save_run, write_record
 from fewtags.engine.run import Measured, Run, build_run, choose_device, make_batches
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
@@ -62,7 +62,7 @@ def train(
     quiet: bool = False,
     tensorboard: bool = False,
 ) -> RunResult:
-    """Train as `config` says and leave everything in `folder`. With `resume`, go on from its last checkpoint.
+    """Train as `config` says and leave everything in `folder`. With `resume`, continue from its last checkpoint.
 
     A run that was stopped before its first checkpoint starts from the beginning, with or without `resume`.
     """
@@ -90,7 +90,7 @@ def train(
 
 
 def start_new(run: Run) -> None:
-    describe(run)
+    log_opening(run)
     run.log.open()
     write_record(run)
     start_head(run)
@@ -244,7 +244,7 @@ def finish_epoch(run: Run) -> None:
 
 
 def share_batch_statistics(run: Run) -> None:
-    """So that every process evaluates, saves and goes on with the same model."""
+    """So that every process evaluates, saves and continues with the same model."""
     distributed.average_batch_statistics(run.learner.model)
     if run.ema is not None:
         distributed.average_batch_statistics(run.ema.module)
@@ -288,7 +288,7 @@ def evaluate_epoch(run: Run) -> None:
         return
     summary = summary_of(scores)
     run.log.row("eval", epoch, {"split": split, **summary})
-    run.log.say(f"Epoch {epoch}: loss {mean_loss(run):.4f}, {split} {in_words(scores)}  ({duration(run.seconds)})")
+    run.log.say(f"Epoch {epoch}: loss {mean_loss(run):.4f}, {split} {score_line(scores)}  ({duration(run.seconds)})")
     metric = run.config.train.best_by
     if not run.best or summary[metric] > run.best[metric]:
         run.best = {"epoch": epoch, "split": split, **summary}
@@ -318,7 +318,7 @@ def mean_loss(run: Run) -> float:
     return run.totals.get("loss", 0.0) / max(run.totals.get("steps", 0), 1)
 
 
-def in_words(scores: Scores) -> str:
+def score_line(scores: Scores) -> str:
     return f"mAP {100 * scores.map:.2f}, OF1 {100 * scores.of1:.2f}, CF1 {100 * scores.cf1:.2f}"
 
 

@@ -1,7 +1,7 @@
 """Runs a grid to its end: skips what is finished, resumes what was broken off, survives what fails or is killed.
 
 How runs are carried out is an executor's business. What a bench knows of a run is in its folder, so that starting the
-same bench again goes on from there.
+same bench again resumes there.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Bench:
                 self._carry_out(bar)
             except KeyboardInterrupt:
                 self.executor.stop()
-                raise Interrupted("Stopped; the same command goes on from here.") from None
+                raise Interrupted("Stopped; run the same command to resume.") from None
         return self.failed
 
     def _carry_out(self, bar: ProgressBar) -> None:
@@ -75,7 +75,7 @@ class Bench:
         files = self.files(ended.run)
         if ended.exit_code == 0 and files.is_finished:
             self.write_results()
-            outcome = in_words(files)
+            outcome = outcome_line(files)
         else:
             self.failed.append(ended.run)
             outcome = f"failed ({why(files, ended.exit_code)}); see {files.log}"
@@ -114,7 +114,7 @@ def check_settings(run: PlannedRun, files: RunFolder) -> None:
             )
 
 
-def in_words(files: RunFolder) -> str:
+def outcome_line(files: RunFolder) -> str:
     run = read_run(files.path)
     scores = run.scores("last")
     took = duration(run.result["seconds"])

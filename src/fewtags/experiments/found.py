@@ -55,7 +55,9 @@ def found_tags(run: RunRecord, data: RunData) -> FoundTags | None:
         return None
     rows = [found_row(opened, table, column) for column in range(len(opened.annotations.categories))]
     rows.sort(key=lambda row: -row.found)
-    return FoundTags(f"{label(run)} on {run.dataset}", in_words(run, opened, rows), rows, found_gallery(opened, table))
+    return FoundTags(
+        f"{label(run)} on {run.dataset}", found_summary(run, opened, rows), rows, found_gallery(opened, table)
+    )
 
 
 def found_row(opened: OpenRun, table: LabelTable, column: int) -> FoundRow:
@@ -70,7 +72,7 @@ def found_row(opened: OpenRun, table: LabelTable, column: int) -> FoundRow:
     return FoundRow(name, known, int(mine.sum()), float(table.probabilities[mine].sum()), right, hidden)
 
 
-def in_words(run: RunRecord, opened: OpenRun, rows: list[FoundRow]) -> str:
+def found_summary(run: RunRecord, opened: OpenRun, rows: list[FoundRow]) -> str:
     found = sum(row.found for row in rows)
     images = plural(len(opened.annotations), "image")
     start = f"In {images}, {label(run)} found {plural(found, 'tag')} that nobody wrote down"

@@ -88,7 +88,7 @@ def export_model(
         write_onnx(model, made, saved.input.size)
         if int8:
             made = quantised(made, pixels)
-        describe(made, metadata(saved, int8))
+        write_metadata(made, metadata(saved, int8))
         if to == "openvino":
             made = to_openvino(made)
         check = compare(model, ExportedTagger(made), pixels, saved.thresholds)
@@ -160,7 +160,7 @@ def metadata(saved: SavedModel, int8: bool) -> dict[str, Any]:
     }
 
 
-def describe(file: Path, about: dict[str, Any]) -> None:
+def write_metadata(file: Path, about: dict[str, Any]) -> None:
     import onnx
 
     model = onnx.load(str(file))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def _ablation(name: str, title: str, sentence: str, *, catu: bool = True, **parts: bool) -> Method:
-    """A row of the paper's Table 2: the method with parts of it left out."""
+    """A row of the paper's Table 2: the method without some of its parts."""
     left_out: dict[str, Any] = {f"method.{key}": value for key, value in parts.items()}
     default, relative, paper = ({**base, **left_out} for base in (CALDNR_DEFAULT, CALDNR_RELATIVE, CALDNR_PAPER))
     thresholds = partial(Profile, head="decoupled", objective="fewtags.methods.category_adaptive:CategoryAdaptive")
@@ -66,7 +66,7 @@ METHODS: dict[str, Method] = {
         Method(
             name="instant",
             title="Closed form (instant)",
-            sentence="Whitened similarity to the mean of the known positives: one look at the images and no training.",
+            sentence="Whitened similarity to the mean of the known positives: one pass over the images, no training.",
             head="closed_form",
             objective="fewtags.methods.start_only:StartOnly",
             venue="a ridge-regularised linear discriminant; calibrated as in KDD 2008",
@@ -78,7 +78,7 @@ METHODS: dict[str, Method] = {
             name="linear",
             title="Logistic regression (linear)",
             sentence="Regularised logistic regression on the frozen backbone's features, unknown labels as absent: "
-            "what people would use instead, and so the yardstick.",
+            "the usual alternative, and so the baseline.",
             head="logistic",
             objective="fewtags.methods.start_only:StartOnly",
             venue="the common linear probe, solved by L-BFGS (Mathematical Programming 1989)",
@@ -89,7 +89,7 @@ METHODS: dict[str, Method] = {
         Method(
             name="an",
             title="Assume negative (AN)",
-            sentence="Trains every unknown label as absent: the usual thing to do, and the measure of the others.",
+            sentence="Trains every unknown label as absent: the common baseline.",
             head="linear",
             objective="fewtags.methods.elementwise:AssumeNegative",
             venue="the common baseline, named in CVPR 2021; the row 'ResNet-101' of the paper",
@@ -236,7 +236,7 @@ METHODS: dict[str, Method] = {
         Method(
             name="ll-r",
             title="Large loss rejection (LL-R)",
-            sentence="Leaves out the assumed negatives with the largest losses, more of them each epoch.",
+            sentence="Ignores the assumed negatives with the largest losses, more of them each epoch.",
             head="linear",
             objective="fewtags.methods.large_loss:LargeLossRejection",
             venue="CVPR 2022",
@@ -353,7 +353,7 @@ METHODS: dict[str, Method] = {
         _ablation(
             "canr",
             "Noise rejection (CANR)",
-            "Leaves assumed negatives out where an image looks like the category's known positives.",
+            "Ignores assumed negatives where an image looks like the category's known positives.",
             discover=False,
         ),
         _ablation(

@@ -156,7 +156,7 @@ class LinearHead(Head["LinearHead.Config"]):
         at them before training. The paper's baselines do not."""
         prior: float = Field(1.0, ge=0)
         """Strength of a Gaussian prior on the classifier of standardised features: before any label is seen, logits
-        vary by 1 / sqrt(prior) from image to image. Without one, a few known labels are learned by heart."""
+        vary by 1 / sqrt(prior) from image to image. Without one, a few known labels are memorised."""
         hidden: int = 0
         """Width of a tanh layer before the classifier; 0 for none. The paper's ResNet row has 1024."""
         dropout: float = 0.0

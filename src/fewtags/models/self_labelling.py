@@ -75,7 +75,7 @@ def refine(
 
 
 def _best_round(model: Discriminant, images: Images, choice: Choice) -> Round | None:
-    """The best way to go on from labels guessed by `model`; None where none is convincing."""
+    """The best way to refit on labels guessed by `model`; None where none is convincing."""
     columns = (images.labels == PRESENT).sum(0).nonzero()[:, 0]
     columns = columns[:: max(-(-len(columns) // _CATEGORIES), 1)]
     generator = torch.Generator().manual_seed(0)
@@ -134,7 +134,7 @@ class _Trial:
         return cls(model, images, columns, labels, soft, hidden, rows, known_total, soft_total)
 
     def all_rounds(self, choice: Choice) -> Iterator[tuple[Round | None, Tensor]]:
-        """Every way to go on, with none first, and the hidden positives' logarithmic ranks [P]."""
+        """Every way to refit, with none first, and the hidden positives' logarithmic ranks [P]."""
         yield None, self._log_ranks(0.0, choice.penalty, choice.name_weight)
         shares = NAME_SHARES if choice.name_weight else (1.0,)
         penalties = sorted({max(choice.penalty * factor, LEAST_PENALTY) for factor in PENALTY_FACTORS})

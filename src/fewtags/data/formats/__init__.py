@@ -160,10 +160,10 @@ def choose_format(path: Path, name: str, options: Mapping[str, Any] | None = Non
         if matches:
             found = " and ".join(f"{format.name} ({format.sentence})" for format in matches)
             raise UserError(f"{path} can be read as {found}; choose one with format=, or name the file of the tags.")
-    raise UserError(f"{path} is in no layout that fewtags knows: {describe(path)} It reads {', '.join(formats)}.")
+    raise UserError(f"{path} is in no layout that fewtags knows: {shape_of_path(path)} It reads {', '.join(formats)}.")
 
 
-def describe(path: Path) -> str:
+def shape_of_path(path: Path) -> str:
     if path.is_file():
         return f"a file ending in '{path.suffix}'."
     names = sorted(entry.name for entry in path.iterdir())

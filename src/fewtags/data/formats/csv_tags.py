@@ -19,7 +19,7 @@ from fewtags.data.formats.tables import (
     Table,
     TableOptions,
     cell_at,
-    in_words,
+    delimiter_name,
     is_onehot,
     read_table,
     table_files,
@@ -89,7 +89,7 @@ def find_columns(table: Table, options: CsvOptions) -> Columns:
 
 
 def describe_columns(table: Table, columns: Columns, separator: str | None) -> Iterator[str]:
-    separated = f"separated by {in_words(separator)}" if separator else "one in each cell"
+    separated = f"separated by {delimiter_name(separator)}" if separator else "one in each cell"
     yield f"tags in {table.name(columns.tags)} {separated}"
     if columns.absent is not None:
         yield f"absent tags in {table.name(columns.absent)}"

@@ -82,7 +82,7 @@ def read_onehot(path: Path, options: OnehotOptions, images: Path | None) -> Anno
     kept = usable_rows(table, located, splits, labels, findings)
     if not kept:
         raise DataError(f"{file} has no usable image; {first_problem(findings)}")
-    described = f"{counts(labels[kept])}; {in_words(values, zero, minus_one, options.complete)}"
+    described = f"{counts(labels[kept])}; {value_meanings(values, zero, minus_one, options.complete)}"
     labels, categories, tidied = tidy(labels[kept], [(table.header or [])[column] for column in columns], options, file)
     annotations = Annotations(
         located.root,
@@ -215,7 +215,7 @@ def usable_rows(
     return list(first.values())
 
 
-def in_words(values: np.ndarray, zero: str, minus_one: str, complete: bool) -> str:
+def value_meanings(values: np.ndarray, zero: str, minus_one: str, complete: bool) -> str:
     meaning = {"1": "present"}
     if (values == 0).any():
         meaning["0"] = "absent" if complete else zero

@@ -91,7 +91,10 @@ class Table:
         return header.index(wanted.strip().lower())
 
     def describe(self) -> str:
-        parts = [f"Read {self.file}: {in_words(self.delimiter)} between columns", f"images in {self.name(self.image)}"]
+        parts = [
+            f"Read {self.file}: {delimiter_name(self.delimiter)} between columns",
+            f"images in {self.name(self.image)}",
+        ]
         return ", ".join([*parts, self.encoding] if self.encoding else parts)
 
 
@@ -99,7 +102,7 @@ def cell_at(cells: list[str], column: int | None) -> str:
     return unprotected(cells[column].strip()) if column is not None and column < len(cells) else ""
 
 
-def in_words(delimiter: str) -> str:
+def delimiter_name(delimiter: str) -> str:
     return DELIMITER_WORDS.get(delimiter, f"'{delimiter}'")
 
 

@@ -61,7 +61,7 @@ def read_voc(path: Path, options: VocOptions, images: Path | None) -> Annotation
         source=folder,
         options=options,
         name=folder.resolve().name.lower(),
-        describe=lambda labels: describe(folder, labels, options),
+        describe=lambda labels: reading_note(folder, labels, options),
         findings=findings,
         categories=VOC_CATEGORIES,
     )
@@ -113,7 +113,7 @@ def read_xml(file: Path, findings: list[Finding]) -> dict[str, bool] | None:
     return seen
 
 
-def describe(folder: Path, labels: np.ndarray, options: VocOptions) -> str:
+def reading_note(folder: Path, labels: np.ndarray, options: VocOptions) -> str:
     meaning = "absent" if options.difficult == "drop" else "unknown, and left out of the evaluation"
     return (
         f"Read {folder} as Pascal VOC: {counts(labels)}; labels are complete; "
