@@ -1,4 +1,4 @@
-"""Counts in sentences."""
+"""Counts and foreign words in sentences."""
 
 from __future__ import annotations
 
@@ -6,3 +6,10 @@ from __future__ import annotations
 def plural(number: int, word: str, plural_word: str = "") -> str:
     """1 image, 2 images, 1,000 images; where an s is not enough the plural is given."""
     return f"{number:,} {word if number == 1 else plural_word or word + 's'}"
+
+
+def printable(text: str) -> str:
+    """Text of any origin as one line that every terminal and file takes; what cannot be shown becomes an escape."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

@@ -33,6 +33,7 @@ import numpy as np
 from fewtags.atomic import atomic_write
 from fewtags.errors import UserError
 from fewtags.labels import ABSENT, PRESENT, SPLITS, UNKNOWN
+from fewtags.wording import printable
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,11 @@ class Finding:
     where: str  # file, or file:line
     message: str
     fatal: bool = False  # training would fail, or would not mean anything
+
+    def __post_init__(self) -> None:
+        """The message may quote anything that a file holds."""
+        object.__setattr__(self, "where", printable(self.where))
+        object.__setattr__(self, "message", printable(self.message))
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}"

@@ -49,34 +49,40 @@ class TagNames:
 
 def name_tags(counts: Mapping[str, int], rules: TagRules, categories: Sequence[str] | None = None) -> TagNames:
     """Names for tags that were seen in `counts[tag]` images. Where `categories` are given, theirs are the spellings."""
+    aliases = rules.aliases
     final: dict[str, str | None] = {}
-    for tag in counts:
-        name = rules.aliases.final(tag)
+    for tag in counts:  # Visual Genome has 80,000, and a file made to hurt has ten times as many
+        name = aliases.final(tag) if aliases.file else tag
         final[tag] = None if name is None else clean(name) or None
-    if not rules.merge_case:
-        return TagNames(final, _alias_notes(final, rules.aliases))
-    spelling = _spellings(final, counts, rules.aliases, categories)
-    joined = {tag: None if name is None else spelling[fold(name)] for tag, name in final.items()}
-    if categories is not None:
-        exact = set(categories)
-        joined |= {tag: name for tag, name in final.items() if name in exact}  # both 'Dog' and 'dog' may be given
-    return TagNames(joined, [*_spelling_notes(joined, rules.aliases), *_alias_notes(joined, rules.aliases)])
+    if rules.merge_case:
+        final = _joined_spellings(final, counts, aliases, categories)
+    return TagNames(final, [*_spelling_notes(final), *_alias_notes(final, aliases)])
 
 
-def _spellings(
+def _joined_spellings(
     final: Mapping[str, str | None], counts: Mapping[str, int], aliases: Aliases, categories: Sequence[str] | None
-) -> dict[str, str]:
-    """Folded name -> how it is written: as categories or aliases write it, else as most images do."""
-    used: dict[str, Counter[str]] = defaultdict(Counter)
+) -> dict[str, str | None]:
+    """Names that differ only in case as one: as categories or aliases write it, else as most images do."""
+    keys = {name: name.casefold() for name in final.values() if name is not None}
+    several = {key for key, count in Counter(keys.values()).items() if count > 1}
+    used: dict[str, list[str]] = {key: [] for key in several}
+    for written, key in keys.items():
+        if key in several:
+            used[key].append(written)
+    images: Counter[str] = Counter()
     for tag, name in final.items():
-        if name is not None:
-            used[fold(name)][name] += counts[tag]
+        if name is not None and keys[name] in several:
+            images[name] += counts[tag]
     # Of equally frequent spellings the one in small letters; they sort behind capital ones.
-    spelling = {key: max(names, key=lambda name: (names[name], name)) for key, names in used.items()}
-    return spelling | aliases.spellings | {fold(name): name for name in reversed(categories or ())}
+    spelling = {key: max(used[key], key=lambda name: (images[name], name)) for key in several}
+    spelling |= aliases.spellings | {fold(name): name for name in reversed(categories or ())}
+    exact = set(categories or ())  # both 'Dog' and 'dog' may be given
+    if not spelling:
+        return dict(final)
+    return {tag: n if n is None or n in exact else spelling.get(keys[n], n) for tag, n in final.items()}
 
 
-def _spelling_notes(final: Mapping[str, str | None], aliases: Aliases) -> list[str]:
+def _spelling_notes(final: Mapping[str, str | None]) -> list[str]:
     joined: dict[str, list[str]] = defaultdict(list)
     for tag, name in final.items():
         if name is not None and tag != name and fold(tag) == fold(name):

@@ -13,7 +13,7 @@ from typing import Any
 from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.formats.locate import image_roots
 from fewtags.data.formats.options import LabelFileOptions
-from fewtags.data.formats.rows import SPLIT_WORDS, Row, assemble
+from fewtags.data.formats.rows import SPLIT_WORDS, Row, as_id, assemble
 from fewtags.data.formats.text import load_json, read_head
 from fewtags.errors import DataError, UserError, did_you_mean
 from fewtags.wording import plural
@@ -134,7 +134,8 @@ def sample_rows(samples: list[Any], file: Path, options: FiftyOneOptions, findin
     present, absent = choose_fields(good, file, options)
     for number, sample in enumerate(good):
         where = f"{file}[{number}]"
-        tags = [tag for tag in sample.get("tags") or [] if isinstance(tag, str)]
+        tags = sample.get("tags")
+        tags = [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
         split = next((tag for tag in tags if tag.lower() in SPLIT_WORDS), "")
         key = sample.get("id", sample.get("_id"))
         key = key.get("$oid", "") if isinstance(key, dict) else key
@@ -145,7 +146,7 @@ def sample_rows(samples: list[Any], file: Path, options: FiftyOneOptions, findin
             findings.append(Finding("malformed entry", where, f"'{present}' holds no labels; the sample was left out"))
             continue
         listed = sample.get(present) is not None
-        yield Row(sample["filepath"], where, names, denied, split=split, id=str(key or ""), listed=listed)
+        yield Row(sample["filepath"], where, names, denied, split=split, id=as_id(key), listed=listed)
 
 
 def choose_fields(samples: list[dict[str, Any]], file: Path, options: FiftyOneOptions) -> tuple[str, str]:

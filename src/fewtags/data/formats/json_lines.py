@@ -16,7 +16,7 @@ from pydantic import Field
 from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.formats.locate import image_roots
 from fewtags.data.formats.options import LabelFileOptions
-from fewtags.data.formats.rows import SPLIT_WORDS, Row, assemble, drop_unknown_categories, label_matrix
+from fewtags.data.formats.rows import SPLIT_WORDS, Row, as_id, assemble, drop_unknown_categories, label_matrix
 from fewtags.data.formats.text import files_with_suffix, only_file, read_head, read_text
 from fewtags.errors import DataError
 
@@ -158,17 +158,7 @@ def read_record(where: str, record: dict[str, Any], findings: list[Finding], opt
         lists[key] = {tag.strip() for tag in tags if tag.strip()}
     present = set().union(*(lists[key] for key in PRESENT_KEYS))
     split, complete = str(record.get("split") or ""), record.get("complete") is True
-    name = record.get("id")
-    return Row(
-        image,
-        where,
-        present,
-        lists["absent"],
-        lists["unknown"],
-        split,
-        complete,
-        str(name) if isinstance(name, str | int) and not isinstance(name, bool) else "",
-    )
+    return Row(image, where, present, lists["absent"], lists["unknown"], split, complete, as_id(record.get("id")))
 
 
 def tag_list(tags: Any, min_probability: float = 0.0) -> list[str] | None:

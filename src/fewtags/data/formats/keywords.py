@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -50,12 +52,21 @@ def detects_keywords(path: Path) -> bool:
         return False
     images = list(islice(walk_images(path), NUM_LISTED))
     photos = spread(images, NUM_SAMPLED)
-    tagged = sum(bool(read_photo(path / image, "embedded").keywords) for image in photos)
+    with quiet_pillow():
+        tagged = sum(bool(read_photo(path / image, "embedded").keywords) for image in photos)
     if photos and tagged >= ENOUGH * len(photos):
         return True
     beside = spread([image for image in images if sidecars(path / image)], NUM_SAMPLED) if has_xmp(path) else []
     tagged += sum(bool(read_photo(path / image, "sidecar").keywords) for image in beside)
     return tagged > 0 and not has_tag_folders(path)
+
+
+@contextmanager
+def quiet_pillow() -> Iterator[None]:
+    """Without Pillow's warnings about odd EXIF data, which say nothing about keywords."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
 
 
 def spread(items: Sequence[str], most: int) -> list[str]:
@@ -75,7 +86,7 @@ def read_keywords(path: Path, options: KeywordOptions, images: Path | None) -> A
     names = list(walk_images(path, skipped))
     if not names:
         raise DataError(f"{path} holds no photos that can be read. {skipped.sentence(path)}".rstrip())
-    with ThreadPoolExecutor(READERS) as pool:
+    with quiet_pillow(), ThreadPoolExecutor(READERS) as pool:
         photos = list(pool.map(lambda name: read_photo(path / name, options.where), names))
     findings = [finding for photo in photos for finding in photo.findings]
     rows, left_out = [], 0

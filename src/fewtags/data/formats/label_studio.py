@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.formats.locate import ImageFolder, image_roots
 from fewtags.data.formats.options import LabelFileOptions
-from fewtags.data.formats.rows import Row, assemble
+from fewtags.data.formats.rows import Row, as_id, assemble
 from fewtags.data.formats.text import files_with_suffix, load_json, only_file, read_head
 from fewtags.data.image_files import is_image, unsupported_kind
 from fewtags.data.xmp import Hierarchy
@@ -58,9 +58,7 @@ def read_label_studio(path: Path, options: LabelStudioOptions, images: Path | No
             findings.append(Finding("no image", where, "the task names no image; it was left out"))
             continue
         tags, listed = task_tags(task, options)
-        key = task.get("id")
-        name = str(key) if isinstance(key, int | str) and not isinstance(key, bool) else ""
-        rows.append(Row(names[0], where, tags, id=name, listed=listed))
+        rows.append(Row(names[0], where, tags, id=as_id(task.get("id")), listed=listed))
         candidates.append(names)
     roots = image_roots(file, images)
     choose_names(rows, candidates, roots)

@@ -14,6 +14,7 @@ from pathlib import Path
 from fewtags.data.annotations import Finding
 from fewtags.data.image_files import is_image, unsupported_kind, unsupported_reason, walk_images
 from fewtags.errors import DataError
+from fewtags.wording import printable
 
 DRIVE = re.compile(r"[A-Za-z]:(?=/)")
 MAX_PREFIXES = 3  # folders of other machines that one label file may name
@@ -37,7 +38,7 @@ class Located:
         """Why a row has no image, for people."""
         name = self.names[row]
         if row in self.outside:
-            message = f"'{_shown(name)}' leads out of {self.root}; the row was left out (allow_outside=true accepts it)"
+            message = f"'{name}' leads out of {self.root}; the row was left out (allow_outside=true accepts it)"
             return Finding("image outside the folder", where, message)
         kind = unsupported_kind(name)
         if kind is not None and _exists(self.root / _forward(name)):
@@ -46,7 +47,7 @@ class Located:
 
 
 def missing_image(where: str, image: str, root: Path) -> Finding:
-    return Finding("missing image", where, f"there is no image '{_shown(image)}' in {root}; the row was left out")
+    return Finding("missing image", where, f"there is no image '{image}' in {root}; the row was left out")
 
 
 class ImageFolder:
@@ -197,7 +198,7 @@ def find_by_name(located: Located) -> None:
 
 def none_found(names: Sequence[str], best: Located | None, tried: Sequence[Path], file: Path) -> str:
     count = "1 image" if len(names) == 1 else f"{len(names):,} images"
-    example = f" (the first is '{_shown(names[0])}')" if names else ""
+    example = f" (the first is '{printable(names[0])}')" if names else ""
     if best is not None and len(best.outside) == len(names):
         return (
             f"The {count} that {file} names{example} are outside {best.root}; give the folder they are in and this "
@@ -219,10 +220,6 @@ def _forward(name: str) -> str:
 
 def _folded(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
-
-
-def _shown(name: str) -> str:
-    return name if name.isprintable() else name.encode("unicode_escape").decode()
 
 
 def _exists(path: Path) -> bool:

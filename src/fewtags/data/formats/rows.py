@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fewtags.data.aliases import fold
+from fewtags.data.aliases import clean, fold
 from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.formats.locate import locate
 from fewtags.data.formats.options import LabelFileOptions, ReadOptions
@@ -46,6 +47,10 @@ class Row:
     id: str = ""  # what another tool calls this image
     listed: bool = True  # somebody looked at the image; otherwise the option `complete` says nothing about it
 
+    @property
+    def tags(self) -> set[str]:
+        return self.present | self.absent | self.unknown
+
     def says_nothing_more_than(self, other: Row) -> bool:
         return (
             self.present <= other.present
@@ -53,6 +58,13 @@ class Row:
             and self.complete <= other.complete
             and self.split in ("", other.split)
         )
+
+
+def as_id(value: Any) -> str:
+    """What another tool calls an image, as text; '' for anything but a text or a whole number."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return ""
+    return clean(str(value))
 
 
 def assemble(
@@ -124,9 +136,9 @@ def label_rows(
     names = tidy_rows(rows, options.tag_rules(), wanted or categories)
     vocabulary = wanted or (None if categories is None else renamed_categories(categories, names, options))
     if vocabulary is None:
-        vocabulary = sorted(set().union(*(row.present | row.absent | row.unknown for row in rows)))
+        vocabulary = sorted(set().union(*(row.tags for row in rows)))
     else:
-        drop_unknown_categories(rows, set(vocabulary), findings if report_others else [])
+        drop_unknown_categories(rows, set(vocabulary), findings if report_others else None)
     if not rows or not vocabulary:
         raise DataError(f"{source} has no {'tag' if rows else 'usable image'}; {first_problem(findings)}")
     findings += similar_names(vocabulary, source)
@@ -227,14 +239,18 @@ def unknown_split(where: str, split: str) -> Finding:
     return Finding("unknown split", where, f"the split '{split}' is not train, val or test; the row was left out")
 
 
-def drop_unknown_categories(rows: list[Row], categories: set[str], findings: list[Finding]) -> None:
+def drop_unknown_categories(rows: list[Row], categories: set[str], findings: list[Finding] | None) -> None:
     for row in rows:
-        for tag in sorted((row.present | row.absent | row.unknown) - categories):
-            message = f"'{tag}' is not among the {len(categories)} categories; it was left out"
-            findings.append(Finding("unknown category", row.where, message))
+        if findings is not None:
+            findings += [unknown_category(row.where, tag, len(categories)) for tag in sorted(row.tags - categories)]
         row.present &= categories
         row.absent &= categories
         row.unknown &= categories
+
+
+def unknown_category(where: str, tag: str, count: int) -> Finding:
+    message = f"'{tag}' is not among the {count} categories; it was left out"
+    return Finding("unknown category", where, message)
 
 
 def label_matrix(rows: list[Row], categories: list[str]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import posixpath
 import sys
@@ -52,6 +53,8 @@ def read_visual_genome(path: Path, options: VisualGenomeOptions, images: Path | 
     names = tidy_rows(rows, options.tag_rules(), wanted)
     frequency = Counter(name for row in rows for name in row.present)
     categories = wanted or most_frequent(frequency, options.num_categories)
+    for row in rows:
+        row.present.intersection_update(categories)  # 80,000 other names are neither categories nor findings
     annotations = label_rows(
         rows,
         root,
@@ -64,7 +67,6 @@ def read_visual_genome(path: Path, options: VisualGenomeOptions, images: Path | 
         ),
         findings=findings,
         categories=categories,
-        report_others=False,
         notes=names.notes,
     )
     return replace(annotations, splits=draw_test_split(len(rows), options), renamed_tags=names.changes)
@@ -129,7 +131,8 @@ def existing_images(
 
 def most_frequent(frequency: Counter[str], number: int) -> list[str]:
     """By the number of images that show it; equal counts in alphabetical order."""
-    return [name for name, _ in sorted(frequency.items(), key=lambda entry: (-entry[1], entry[0]))[:number]]
+    first = heapq.nsmallest(number, frequency.items(), key=lambda entry: (-entry[1], entry[0]))
+    return [name for name, _ in first]
 
 
 def draw_test_split(num_images: int, options: VisualGenomeOptions) -> np.ndarray:
