@@ -71,6 +71,7 @@ def check(read: Callable[[], Annotations]) -> None:
         return
     for text in (*annotations.notes, *map(str, annotations.findings), *annotations.categories, *annotations.images):
         text.encode()
+    json.dumps(annotations.renamed_tags, ensure_ascii=False).encode()
     with tempfile.TemporaryDirectory() as folder:
         annotations.save(Path(folder) / "saved.jsonl")
         assert Annotations.load(Path(folder) / "saved.jsonl").content_hash() == annotations.content_hash()

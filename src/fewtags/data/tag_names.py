@@ -14,6 +14,7 @@ import numpy as np
 
 from fewtags.data.aliases import Aliases, clean, fold
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
+from fewtags.wording import printable
 
 SHOWN = 8  # examples in a sentence
 
@@ -44,7 +45,7 @@ class TagNames:
     @property
     def changes(self) -> dict[str, str | None]:
         """Only the tags that are called otherwise than they were written."""
-        return {tag: name for tag, name in self.final.items() if tag != name}
+        return {printable(tag): name for tag, name in self.final.items() if tag != name}
 
 
 def name_tags(counts: Mapping[str, int], rules: TagRules, categories: Sequence[str] | None = None) -> TagNames:
@@ -98,8 +99,8 @@ def _spelling_notes(final: Mapping[str, str | None]) -> list[str]:
 def _alias_notes(final: Mapping[str, str | None], aliases: Aliases) -> list[str]:
     if not aliases.file:
         return []
-    renamed = [f"'{t}' as '{n}'" for t, n in final.items() if n is not None and fold(t) != fold(n)]
-    excluded = [f"'{tag}'" for tag, name in final.items() if name is None]
+    renamed = [f"{_quoted([t])} as '{n}'" for t, n in final.items() if n is not None and fold(t) != fold(n)]
+    excluded = [_quoted([tag]) for tag, name in final.items() if name is None]
     present = {fold(name) for name in final.values() if name is not None}
     implying = [f"'{tag}'" for tag in aliases.implied if tag in present]
     parts = [f"read {_some(renamed)}"] if renamed else []
@@ -109,7 +110,7 @@ def _alias_notes(final: Mapping[str, str | None], aliases: Aliases) -> list[str]
 
 
 def _quoted(tags: Iterable[str]) -> str:
-    return ", ".join(f"'{tag}'" for tag in tags)
+    return ", ".join(f"'{printable(tag)}'" for tag in tags)
 
 
 def _some(examples: Sequence[str]) -> str:
