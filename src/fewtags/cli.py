@@ -270,6 +270,25 @@ def predict(
         float | None,
         typer.Option(min=0, max=1, help="One threshold for all tags (default: the model's per-category thresholds)."),
     ] = None,
+    precision: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Per-category thresholds at which this share of the predicted tags is right."),
+    ] = None,
+    recall: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Per-category thresholds at which this share of the true tags is found."),
+    ] = None,
+    save_thresholds: Annotated[
+        bool, typer.Option("--save-thresholds", help="Save the thresholds used here with the model.")
+    ] = False,
+    write: Annotated[
+        str | None,
+        typer.Option(help="Write tags back: xmp (sidecars of photos), sidecar (.txt files) or labelstudio."),
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", help="Option of --write, for example -o marker=auto.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what --write would do without doing it.")] = False,
     top: Annotated[int | None, typer.Option(min=1, help="At most this many tags per image.")] = None,
     all_scores: Annotated[bool, typer.Option("--all-scores", help="Write the probability of every category.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that --out names.")] = False,
@@ -287,13 +306,20 @@ def predict(
 
     Run again with the same --out, it resumes after the last row.
     """
-    from fewtags.commands.predict import write_predictions
+    from fewtags.commands.predict import choose_writer, write_predictions
 
+    if sum(value is not None for value in (threshold, precision, recall)) > 1:
+        raise UserError("--threshold, --precision and --recall each choose the thresholds; give one of them.")
+    writer = choose_writer(write, _reader_options(option), out, dry_run=dry_run)
     failed = write_predictions(
         run,
         images,
         out,
         threshold=threshold,
+        precision=precision,
+        recall=recall,
+        save_thresholds=save_thresholds,
+        writer=writer,
         top=top,
         all_scores=all_scores,
         overwrite=overwrite,
@@ -304,7 +330,10 @@ def predict(
         quiet=quiet,
     )
     if failed:
-        print(f"fewtags: Images that could not be read: {failed}; their rows say why.", file=sys.stderr)
+        why = "their rows say why" if out is not None or writer is None else "--out gives reasons"
+        print(f"fewtags: Images that could not be read: {failed}; {why}.", file=sys.stderr)
+    if writer is not None:
+        print(writer.close())
 
 
 @app.command()

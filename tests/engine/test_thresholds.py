@@ -13,7 +13,7 @@ from conftest import TinyConfig
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import split_data
 from fewtags.engine.prediction import predict_files
-from fewtags.engine.thresholds import choose_thresholds, f1_thresholds, known_positive_thresholds
+from fewtags.engine.thresholds import choose_thresholds, f1_thresholds, known_positive_thresholds, thresholds_for
 from fewtags.engine.training import train
 from fewtags.models.curves import expected_f1_thresholds
 from fewtags.models.saved import SavedModel, load_model
@@ -171,3 +171,56 @@ def test_the_test_set_has_no_say(patches, tmp_path):
 def test_instant_keeps_what_it_chose_by_left_out_images(patches, tmp_path):
     saved = fitted("instant", patches, tmp_path / "run")
     np.testing.assert_allclose(saved.thresholds, saved.classifier.head.discriminant.thresholds, atol=1e-5)
+
+
+# --- for a purpose ---
+
+
+def made(decimals: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    truth = rng.random((60, 12)) < 0.3
+    probabilities = np.clip(0.4 * truth + 0.6 * rng.random((60, 12)), 0, 1).round(decimals).astype(np.float32)
+    return probabilities, truth
+
+
+@pytest.mark.parametrize("decimals", [1, 2, 8])
+@pytest.mark.parametrize("target", [0.5, 0.8, 0.95])
+def test_no_lower_threshold_has_the_precision_and_no_higher_one_the_recall(decimals, target):
+    """Against trying every threshold that there is."""
+    probabilities, truth = made(decimals)
+    exact = thresholds_for(probabilities, truth, precision=target, otherwise=np.full(12, 0.5))
+    found = thresholds_for(probabilities, truth, recall=target, otherwise=np.full(12, 0.5))
+    for c in range(12):
+        p, t = probabilities[:, c], truth[:, c]
+        good = [x for x in np.unique(p) if t[p >= x].mean() >= target]
+        assert exact.missed[c] == (not good)
+        if good:
+            assert (p >= exact.values[c]).tolist() == (p >= min(good)).tolist()
+        enough = [x for x in np.unique(p) if t[p >= x].sum() >= target * t.sum()]
+        assert (p >= found.values[c]).tolist() == (p >= max(enough)).tolist()
+
+
+def test_calibrated_probabilities_say_what_to_expect():
+    """The mean of those above the threshold, and their share of the sum of all."""
+    probabilities, _ = made(8)
+    probabilities = probabilities.astype(float)
+    exact = thresholds_for(probabilities, None, precision=0.7, otherwise=np.zeros(12)).values
+    found = thresholds_for(probabilities, None, recall=0.7, otherwise=np.zeros(12)).values
+    for c in range(12):
+        p = probabilities[:, c]
+        assert p[p >= exact[c]].mean() >= 0.7
+        assert np.sort(p)[::-1][: (p >= exact[c]).sum() + 1].mean() < 0.7
+        assert p[p >= found[c]].sum() >= 0.7 * p.sum()
+        assert p[p > p[p >= found[c]].min()].sum() < 0.7 * p.sum()
+
+
+def test_what_cannot_be_reached():
+    probabilities = np.array([[0.9, 0.3], [0.8, 0.2]])
+    none_right = np.zeros((2, 2), dtype=bool)
+    assert thresholds_for(probabilities, none_right, precision=0.9, otherwise=np.full(2, 0.4)).values.tolist() == [1, 1]
+    recall = thresholds_for(probabilities, none_right, recall=0.9, otherwise=np.full(2, 0.4))
+    assert (recall.values.tolist(), recall.missed.tolist()) == ([0.4, 0.4], [True, True])
+    # A calibrated probability above the target is right that often, also where no held-out image has one.
+    expected = thresholds_for(probabilities, None, precision=0.5, otherwise=np.full(2, 0.4))
+    assert expected.values[1] == 0.5
+    assert expected.missed.tolist() == [False, True]

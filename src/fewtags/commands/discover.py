@@ -194,7 +194,7 @@ def write_csv(found: Found, file: Path) -> None:
         for line in all_lines(found):
             similar = [*line["similar"], "", "", ""][:3]
             cells = [*(line[name] for name in names), *similar, *(line[name] for name in more)]
-            writer.writerow([protected(cell) if isinstance(cell, str) else cell for cell in cells])
+            writer.writerow(map(protected, cells))
 
 
 def write_jsonl(found: Found, file: Path) -> None:

@@ -14,15 +14,19 @@ import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from fewtags.atomic import write_json
+from fewtags.data.csv_cells import protected, unprotected
 from fewtags.data.image_files import Skipped
+from fewtags.data.writers import WRITERS, TagWriter, open_writer
 from fewtags.engine.prediction import NOT_A_NUMBER, Prediction, iter_images, no_images, predict_files
+from fewtags.engine.purpose import purpose_thresholds
+from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import Interrupted, RunFailed, UserError
 from fewtags.models.saved import SavedModel, load_model
 from fewtags.progress import progress_bar
@@ -36,9 +40,13 @@ def write_predictions(
     out: Path | None,
     *,
     threshold: float | None = None,
+    precision: float | None = None,
+    recall: float | None = None,
+    save_thresholds: bool = False,
     top: int | None = None,
     all_scores: bool = False,
     overwrite: bool = False,
+    writer: TagWriter | None = None,
     batch_size: int | None = None,
     workers: int | None = None,
     runtime: str = "auto",
@@ -54,25 +62,77 @@ def write_predictions(
         raise no_images()
     saved = load_model(run)
     thresholds = saved.thresholds if threshold is None else np.full(len(saved.categories), threshold)
+    basis = ""
+    if precision is not None or recall is not None:
+        thresholds, basis = purpose_thresholds(run, saved, precision=precision, recall=recall)
+    if save_thresholds:
+        saved = keep_thresholds(run, saved, thresholds)
     rows = Rows(saved.categories, thresholds, top, all_scores)
-    about = {"model": fingerprint(saved), "threshold": threshold, "top": top, "all_scores": all_scores}
+    about = {
+        "model": fingerprint(saved), "threshold": threshold, "precision": precision, "recall": recall, "top": top,
+        "all_scores": all_scores,
+    }  # fmt: skip
     written = Written() if out is None or overwrite else read_written(out, about)
     with (
         writing_to(out, about, written, overwrite) as stream,
         progress_bar("Tagging", total, quiet=quiet, unit="images") as bar,
     ):
         bar.say(skipped.sentence(images[0]))
+        bar.say(basis)
         if written.count:
             bar.say(f"{out} has {written.count} images already; going on with the rest.")
             bar.skip(written.count)
-        as_csv = out is None or out.suffix == ".csv"
-        write = csv_rows(stream, rows, with_header=not written.end) if as_csv else jsonl_rows(stream, rows)
+        write = row_writer(out, stream, rows, written, writer)
         todo = (path for path in iter_images(images) if str(path) not in written)
         predictions = predict_files(
             saved, todo, num_files=total - written.count, device=device, batch_size=batch_size, workers=workers,
             runtime=runtime, say=bar.say,
         )  # fmt: skip
         return write_all(predictions, write, stream, bar.step, out)
+
+
+def choose_writer(name: str | None, options: Mapping[str, Any], out: Path | None, *, dry_run: bool) -> TagWriter | None:
+    if name is None:
+        if options or dry_run:
+            raise UserError("--option and --dry-run are about --write; say where the tags go, for example --write xmp.")
+        return None
+    if dry_run and out is not None:
+        raise UserError("--dry-run writes nothing, so leave --out away.")
+    writer = open_writer(name, options, dry_run=dry_run)
+    if out is not None and out.exists() and not WRITERS[name].resumable:
+        raise UserError(f"--write {name} needs all images in one go, and {out} has some; give another --out, or none.")
+    return writer
+
+
+def row_writer(
+    out: Path | None, stream: IO[str], rows: Rows, written: Written, writer: TagWriter | None
+) -> Callable[[Prediction], None]:
+    """Rows to the stream; to the writer too if there is one, and only to it if no file was asked for."""
+    if writer is not None and out is None:
+        return also_to(writer, rows, None)
+    as_csv = out is None or out.suffix == ".csv"
+    write = csv_rows(stream, rows, with_header=not written.end) if as_csv else jsonl_rows(stream, rows)
+    return write if writer is None else also_to(writer, rows, write)
+
+
+def keep_thresholds(run: Path, saved: SavedModel, thresholds: np.ndarray) -> SavedModel:
+    """The model with these thresholds, in its folder too."""
+    saved = replace(saved, thresholds=thresholds)
+    folder = RunFolder(run).model
+    saved.save(folder if folder.is_dir() else run)
+    return saved
+
+
+def also_to(writer: TagWriter, rows: Rows, write: Callable[[Prediction], None] | None) -> Callable[[Prediction], None]:
+    """Tags to the writer first: what has a row in the file is not predicted again when it goes on."""
+
+    def write_both(prediction: Prediction) -> None:
+        if prediction.probabilities is not None:
+            writer.write(Path(prediction.image), rows.tags(prediction))
+        if write is not None:
+            write(prediction)
+
+    return write_both
 
 
 def write_all(
@@ -178,7 +238,7 @@ def image_of(row: bytes, suffix: str) -> str | None:
     try:
         text = row.decode("utf-8", errors="surrogateescape")
         if suffix == ".csv":
-            return next(csv.reader(io.StringIO(text, newline="")))[0]
+            return unprotected(next(csv.reader(io.StringIO(text, newline="")))[0])
         return str(json.loads(text)["image"])
     except (ValueError, KeyError, TypeError, IndexError, StopIteration, csv.Error):
         return None
@@ -240,7 +300,8 @@ def csv_rows(stream: IO[str], rows: Rows, with_header: bool) -> Callable[[Predic
         if rows.all_scores:
             more = [""] * len(rows.categories) if scores is None else [f"{score:.4f}" for score in scores]
         chosen = ";".join(f"{probability:.4f}" for probability in tags.values())
-        writer.writerow([prediction.image, ";".join(tags), chosen, prediction.problem, *more])
+        cells = (prediction.image, ";".join(tags), chosen, prediction.problem)
+        writer.writerow([*map(protected, cells), *more])
 
     return write
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def protected(cell: str) -> str:
-    """With an apostrophe before a cell that a spreadsheet would take as a formula: it shows the text instead."""
-    return f"'{cell}" if cell.startswith(FORMULA_STARTS) else cell
+def protected(cell: Any) -> Any:
+    """With an apostrophe before a text that a spreadsheet would take as a formula: it shows the text instead."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
 
 
 def unprotected(cell: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fewtags.data.csv_cells import protected
 from fewtags.experiments import published
 from fewtags.experiments.runs import Proportion, method_place, proportion_label, proportion_place, row_label
 
@@ -185,7 +186,7 @@ def to_csv(table: Table) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["table", "method", *table.columns])
     for label, cells in table.cells():
-        writer.writerow([table.title, label, *(text for text, _ in cells)])
+        writer.writerow([protected(table.title), protected(label), *(text for text, _ in cells)])
     return out.getvalue()
 
 

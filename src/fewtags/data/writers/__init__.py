@@ -19,7 +19,11 @@ WRITERS = {
         WriterKind("xmp", "keywords in .xmp files beside the photos", XmpWriteOptions, XmpWriter),
         WriterKind("sidecar", "same-name .txt files of tags", SidecarWriteOptions, SidecarWriter),
         WriterKind(
-            "labelstudio", "predictions to import into Label Studio", LabelStudioWriteOptions, LabelStudioWriter
+            "labelstudio",
+            "predictions to import into Label Studio",
+            LabelStudioWriteOptions,
+            LabelStudioWriter,
+            resumable=False,
         ),
     )
 }

@@ -50,3 +50,4 @@ class WriterKind:
     options: type[TypedOptions]
     # Options (an instance of the class above), whether only to say what would be done, and where to say it.
     open: Callable[[Any, bool, Callable[[str], object]], TagWriter]
+    resumable: bool = True  # each image by itself, so a second start can go on with the rest

@@ -1,0 +1,202 @@
+"""`fewtags predict --write`: tags back to where they live; and thresholds for a purpose."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import TINY, Cli
+from fewtags.config import load_config
+from fewtags.data.formats import read_annotations
+from fewtags.data.xmp import read_packet
+from fewtags.engine.purpose import is_calibrated
+from fewtags.engine.training import train
+from fewtags.models.saved import load_model
+
+
+@pytest.fixture
+def photos(patches, tmp_path) -> Path:
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for row in range(6):
+        shutil.copy(patches.path(row), folder / f"{row}.png")
+    return folder
+
+
+def keywords(photos: Path, number: int) -> list[str]:
+    return read_packet((photos / f"{number}.png.xmp").read_bytes()).flat
+
+
+def test_sidecars_are_written_beside_the_photos(cli: Cli, trained, photos):
+    answer = cli("predict", trained, photos, "--write", "xmp", "--threshold", "0", "-o", "marker=auto", "-q")
+    assert answer.code == 0
+    assert answer.out == "6 sidecars written, 0 unchanged.\n"
+    assert set(keywords(photos, 0)) == {"red", "green", "blue", "auto"}
+    again = cli("predict", trained, photos, "--write", "xmp", "--threshold", "0", "-o", "marker=auto", "-q")
+    assert again.out == "0 sidecars written, 6 unchanged.\n"
+
+
+def test_a_dry_run_prints_what_it_would_do(cli: Cli, trained, photos):
+    answer = cli("predict", trained, photos, "--write", "xmp", "--threshold", "0", "--dry-run", "-q")
+    assert f"{photos / '0.png.xmp'}: + " in answer.out
+    assert answer.out.endswith("6 sidecars would be written, 0 unchanged.\n")
+    assert not list(photos.glob("*.xmp"))
+
+
+def test_rows_and_sidecars_at_once_and_going_on(cli: Cli, trained, photos, tmp_path):
+    out = tmp_path / "tags.jsonl"
+    command = ["predict", trained, photos, "--write", "sidecar", "--threshold", "0", "--out", out, "-q"]
+    assert cli(*command).out == "6 text files written, 0 unchanged.\n"
+    lines = out.read_text().splitlines()
+    assert len(lines) == 6
+    assert (photos / "3.txt").read_text().count(",") == 2
+    out.write_text("\n".join(lines[:4]) + "\n")
+    assert cli(*command).out == "0 text files written, 2 unchanged.\n"  # only what had no row
+    read_back = read_annotations(photos, tags=out)
+    assert read_back.known_positives.tolist() == [6, 6, 6]
+
+
+def test_predictions_for_label_studio(cli: Cli, trained, photos, tmp_path):
+    file = tmp_path / "tasks.json"
+    options = ["-o", f"file={file}", "-o", f"root={tmp_path}", "--threshold", "0", "-q"]
+    assert cli("predict", trained, photos, "--write", "labelstudio", *options).code == 0
+    tasks = json.loads(file.read_text())
+    assert [task["data"]["image"] for task in tasks] == [f"/data/local-files/?d=photos/{n}.png" for n in range(6)]
+    assert len(tasks[0]["predictions"][0]["result"][0]["value"]["choices"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--write", "xmpp"], "did you mean 'xmp'"),
+        (["--write", "xmp", "-o", "namin=stem"], "did you mean 'naming'"),
+        (["-o", "marker=auto"], "--write"),
+        (["--dry-run"], "--write"),
+        (["--write", "xmp", "--dry-run", "--out", "x.csv"], "leave --out away"),
+        (["--threshold", "0.5", "--recall", "0.9"], "give one of them"),
+    ],
+)
+def test_mistakes_are_one_sentence(cli: Cli, trained, photos, arguments, sentence):
+    answer = cli("predict", trained, photos, *arguments)
+    assert answer.code == 2
+    assert sentence in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_csv_cells_that_a_spreadsheet_would_run_are_harmless_and_read_back(cli: Cli, patches, tmp_path):
+    labels = ["=cmd|calc" if n % 2 else "+1;@x" for n in range(8)]
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for row in range(8):
+        shutil.copy(patches.path(row), photos / f"=x{row}.png")
+    tags = "\n".join(f"=x{row}.png;{labels[row].split(';')[0]}" for row in range(8))
+    (tmp_path / "tags.csv").write_text(f"image;tags\n{tags}\n")
+    run = tmp_path / "run"
+    source = {"source": str(photos), "tags": str(tmp_path / "tags.csv")}
+    train(load_config(None, TINY, data=source), run, quiet=True)
+    out = tmp_path / "out.csv"
+    for _ in range(2):  # the second time it finds every row
+        assert cli("predict", run, photos, "--threshold", "0", "--out", out, "-q").code == 0
+    rows = list(csv.reader(out.open()))
+    assert len(rows) == 9
+    assert all(row[1][0] == "'" for row in rows[1:])
+    assert sorted(read_annotations(photos, tags=out).categories) == ["+1", "=cmd|calc"]
+    cli("predict", run, ".", "--out", tmp_path / "here.csv", "-q")
+
+
+@pytest.mark.skipif(shutil.which("exiftool") is None, reason="exiftool is not installed")
+def test_from_keywords_by_exiftool_to_keywords_that_exiftool_reads(cli: Cli, patches, tmp_path):
+    """Photos tagged by one tool -> check -> train -> predict --write xmp -> the same tool reads our sidecars."""
+    from PIL import Image
+
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for row in range(36):
+        Image.open(patches.path(row)).save(photos / f"{row}.jpg")
+        names = [name for name, label in zip(patches.categories, patches.labels[row], strict=True) if label == 1]
+        if row < 24 and names:
+            arguments = [f"-XMP-dc:Subject={name}" for name in names]
+            subprocess.run(
+                ["exiftool", "-q", "-overwrite_original", *arguments, str(photos / f"{row}.jpg")], check=True
+            )
+    before = {file: file.read_bytes() for file in photos.iterdir()}
+    assert "keywords in and beside the photos" in cli("check", photos).out
+    run = tmp_path / "run"
+    assert cli("train", photos, *TINY, "--out", run, "-q").code == 0
+    record = json.loads((run / "data.json").read_text())
+    assert any("keywords in and beside" in note for note in record["notes"])
+    assert cli("predict", run, photos, "--write", "xmp", "--threshold", "0", "-q").code == 0
+    read = subprocess.run(["exiftool", "-json", "-Subject", *map(str, photos.glob("*.xmp"))], capture_output=True)
+    assert all(set(found["Subject"]) == {"red", "green", "blue"} for found in json.loads(read.stdout))
+    assert {file: file.read_bytes() for file in before} == before
+    again = read_annotations(photos)
+    assert again.content_hash() == read_annotations(photos, where="embedded").content_hash()
+
+
+# --- thresholds for a purpose ---
+
+
+@pytest.fixture(scope="module")
+def with_validation(patches, tags_file, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    source = {"source": str(patches.root), "tags": str(tags_file), "options": {"complete": True}, "val_share": 0.4}
+    train(load_config(None, TINY, data=source), folder, quiet=True)
+    return folder
+
+
+def test_thresholds_by_complete_validation_labels(cli: Cli, with_validation, photos):
+    everything = cli("predict", with_validation, photos, "--recall", "1")
+    assert "Thresholds for a recall of 1 by the labels of 14 validation images." in everything.err
+    surer = cli("predict", with_validation, photos, "--precision", "0.9", "-q")
+    found = [
+        sum(row["tags"].count(";") + bool(row["tags"]) for row in csv.DictReader(answer.out.splitlines()))
+        for answer in (surer, everything)
+    ]
+    assert found[0] <= found[1]
+
+
+def test_thresholds_are_saved_on_request(cli: Cli, with_validation, photos, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(with_validation, run)
+    before = load_model(run).thresholds
+    assert cli("predict", run, photos, "--recall", "1", "-q").code == 0
+    np.testing.assert_array_equal(load_model(run).thresholds, before)
+    saving = cli("predict", run, photos, "--recall", "1", "--save-thresholds", "-q")
+    own = cli("predict", run, photos, "-q")
+    assert saving.out == own.out
+    assert not np.array_equal(load_model(run).thresholds, before)
+
+
+def test_without_validation_images_or_without_a_run_it_is_refused(cli: Cli, trained, photos):
+    answer = cli("predict", trained, photos, "--precision", "0.9")
+    assert answer.code == 2
+    assert "no predictions for validation images" in answer.err
+    answer = cli("predict", trained / "model", photos, "--precision", "0.9")
+    assert "is a model without its run" in answer.err
+
+
+def test_partial_labels_need_calibrated_probabilities(cli: Cli, patches, tags_file, photos, tmp_path):
+    source = {"source": str(patches.root), "tags": str(tags_file), "val_share": 0.4}
+    train(load_config(None, TINY, data=source), tmp_path / "an", quiet=True)
+    answer = cli("predict", tmp_path / "an", photos, "--precision", "0.9")
+    assert answer.code == 2
+    assert "are partial, and the probabilities of method 'an' are not calibrated" in answer.err
+    instant = [setting for setting in TINY if not setting.startswith(("method", "train.epochs"))]
+    train(load_config(None, ["method=instant", *instant], data=source), tmp_path / "instant", quiet=True)
+    answer = cli("predict", tmp_path / "instant", photos, "--precision", "0.9")
+    assert answer.code == 0
+    assert "by the calibrated probabilities of 14 validation images (expected, not measured)" in answer.err
+
+
+def test_which_methods_are_calibrated():
+    calibrated = {
+        name: is_calibrated(load_config(None, [f"method={name}"])) for name in ("instant", "caldnr", "an", "linear")
+    }
+    assert calibrated == {"instant": True, "caldnr": True, "an": False, "linear": False}
+    assert not is_calibrated(load_config(None, ["method=caldnr", "method.reject=false"]))
