@@ -36,7 +36,7 @@ from fewtags.data.formats.tables import table_files
 from fewtags.data.formats.visual_genome import VisualGenomeOptions, detects_visual_genome, read_visual_genome
 from fewtags.data.formats.voc import VocOptions, detects_voc, read_voc
 from fewtags.errors import DataError, UserError, did_you_mean
-from fewtags.wording import plural
+from fewtags.wording import plural, printable
 
 __all__ = [
     "FORMATS", "Format", "LabelFileOptions", "ReadOptions", "all_formats", "read_annotations", "register_format",
@@ -121,6 +121,7 @@ def read_annotations(
     chosen = choose_format(source, format, options)
     settings = chosen.options.parse(options, f"Format '{chosen.name}'", owners(chosen))
     annotations = chosen.read(source, settings, images)
+    annotations.notes[:] = map(printable, annotations.notes)  # they may quote anything that a file holds
     return split_by_lists(annotations, settings)
 
 
