@@ -165,7 +165,7 @@ def train(
         ),
     ] = None,
     profile: Annotated[str | None, typer.Option(help="Profile of the method, e.g. paper.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="Any timm model name.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Any timm model name; by default tf_efficientnet_lite0.")] = None,
     weights: Annotated[Path | None, typer.Option(help="Local file with the backbone's weights.")] = None,
     known: Annotated[float | None, typer.Option(help="For experiments: share of positives to keep.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs: passes over the training images.")] = None,

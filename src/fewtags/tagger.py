@@ -24,6 +24,7 @@ from fewtags.engine.training import train
 from fewtags.errors import UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.metrics import mean_average_precision
+from fewtags.models.build import DEFAULT_BACKBONE
 from fewtags.models.closed_form import ClosedFormHead
 from fewtags.models.discriminant import unit_length
 from fewtags.models.saved import SavedModel, load_model
@@ -36,7 +37,7 @@ class Tagger:
     `history_`, `config_`. Any setting of a run can be given in `settings`: ["train.epochs=5", "input.size=448"].
 
     Examples:
-        >>> tagger = Tagger(backbone="resnet50").fit("photos/", tags="tags.csv")
+        >>> tagger = Tagger().fit("photos/", tags="tags.csv")
         >>> tagger.predict(["photos/a.jpg"])
         [['beach', 'dog']]
     """
@@ -44,7 +45,7 @@ class Tagger:
     def __init__(
         self,
         method: str = DEFAULT_METHOD,
-        backbone: str = "resnet50",
+        backbone: str = DEFAULT_BACKBONE,
         *,
         weights: str | Path | None = None,
         pretrained: bool = True,

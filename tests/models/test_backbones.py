@@ -11,8 +11,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from fewtags.data.images import open_image
-from fewtags.errors import UserError
+from fewtags.errors import RunFailed, UserError
 from fewtags.models.backbones import create_backbone, load_weights, move_stride_to_1x1, num_features, stages_of
+from fewtags.models.build import ModelConfig
+from fewtags.tagger import Tagger
 
 CHAINS = {
     "test_resnet": ["layer1", "layer4"],
@@ -218,3 +220,30 @@ def pooled(backbone: nn.Module, folder, name: str) -> torch.Tensor:
     )
     with torch.no_grad():
         return F.normalize(backbone(pixels.permute(0, 3, 1, 2)).mean((2, 3)), dim=1)
+
+
+# --- the default, and no network ---
+
+
+def test_the_default_backbone_is_one_word_everywhere():
+    assert Tagger().backbone == ModelConfig().backbone == "tf_efficientnet_lite0"
+
+
+def test_without_a_network_the_ways_out_come_in_order(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    file = tmp_path / "models--timm--resnet18.a1_in1k" / "snapshots" / "1" / "model.safetensors"
+    file.parent.mkdir(parents=True)
+    file.touch()
+
+    def offline(name, **_):
+        raise OSError("Name or service not known\nand a long trace")
+
+    monkeypatch.setattr("fewtags.models.backbones.timm.create_model", offline)
+    with pytest.raises(RunFailed) as caught:
+        create_backbone("tf_efficientnet_lite0")
+    message = str(caught.value)
+    assert "Name or service not known" in message
+    assert "long trace" not in message
+    ways = ["timm/tf_efficientnet_lite0.in1k", "--weights FILE", "HF_HOME", "--backbone", "resnet18.a1_in1k",
+            "model.pretrained=false", "fewtags demo"]  # fmt: skip
+    assert sorted(ways, key=message.index) == ways

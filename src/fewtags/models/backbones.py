@@ -191,11 +191,37 @@ def _create(name: str, pretrained: bool, output_stride: int | None = None) -> nn
     try:
         return timm.create_model(name, pretrained=True, **more)
     except Exception as error:  # the hub client raises many kinds, none of them ours
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise RunFailed(
-            f"The pretrained weights of '{name}' could not be fetched ({reason[:200]}); "
-            "give a local file with --weights, or start from random weights with model.pretrained=false."
-        ) from error
+        raise RunFailed(without_weights(name, first_line(error))) from error
+
+
+def without_weights(name: str, reason: str) -> str:
+    """What to do where the weights cannot be downloaded, the best way first."""
+    cached = cached_backbones()
+    here = f" Already downloaded: {', '.join(cached)}." if cached else ""
+    return (
+        f"The pretrained weights of '{name}' could not be fetched ({reason[:200]}). Ways out, the best first: "
+        "(1) with a network, run the same command once; later runs need none. "
+        f"(2) Download model.safetensors of timm/{timm_weights(name)} elsewhere and give it with --weights FILE. "
+        "(3) Copy the Hugging Face cache of a machine that has it, and set HF_HOME to that folder. "
+        f"(4) Another backbone that is in the cache, with --backbone NAME.{here} "
+        "(5) model.pretrained=false starts from random weights: only for many labels and a GPU. "
+        "To see fewtags at work without any download: `fewtags demo`."
+    )
+
+
+def timm_weights(name: str) -> str:
+    """The name with its tag, as timm's hub has it."""
+    config = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    return name if "." in name or config is None or not config.tag else f"{name}.{config.tag}"
+
+
+def cached_backbones() -> list[str]:
+    """timm's models whose weights are in the Hugging Face cache of this machine."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    prefix = "models--timm--"
+    folders = sorted(file.parents[2].name for file in Path(HF_HUB_CACHE).glob(f"{prefix}*/snapshots/*/*.safetensors"))
+    return list(dict.fromkeys(folder.removeprefix(prefix) for folder in folders))
 
 
 def load_weights(model: nn.Module, file: Path) -> bool:

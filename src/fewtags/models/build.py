@@ -21,10 +21,12 @@ from fewtags.models.tensor_files import MODEL_FOLDER, WEIGHTS, first_line
 from fewtags.models.words import WordsConfig, find_word_vectors
 from fewtags.settings import Settings
 
+DEFAULT_BACKBONE = "tf_efficientnet_lite0"  # the most accuracy for a second of CPU time: docs/speed.md
+
 
 class ModelConfig(Settings):
-    backbone: str = "resnet50"
-    """Any model name of timm."""
+    backbone: str = DEFAULT_BACKBONE
+    """Any model name of timm, or `open_clip/...`; docs/speed.md compares some."""
     pretrained: bool = True
     """Start from timm's pretrained weights (fetched from its hub) unless `weights` is given."""
     weights: str | None = None
