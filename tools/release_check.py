@@ -2,7 +2,7 @@
 
 Run by `make release-check`. Reaches the package registry and nothing else; leaves the files in dist/.
 
-    python tools/release_check.py [--keep-going]      --keep-going: report a missing changelog section, and go on
+    python tools/release_check.py [--keep-going]      --keep-going: report a missing changelog section and continue
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
     try_in_a_clean_environment(wheel, version)
     if problems:
         sys.exit("\n".join(problems))
-    print(f"{wheel.relative_to(PROJECT)} is ready to be released; docs/release.md says how to go on.")
+    print(f"{wheel.relative_to(PROJECT)} is ready to be released; docs/release.md has the next steps.")
 
 
 def read_version() -> str:
