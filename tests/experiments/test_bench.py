@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -167,7 +166,7 @@ def test_a_killed_bench_goes_on_where_it_was(grid, tmp_path):
     try:
         wait_for(lambda: (run / "checkpoints/last.pt").is_file() or process.poll() is not None)
     finally:
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()
     wait_for(lambda: not session(process.pid))
     assert not (run / "result.json").exists()

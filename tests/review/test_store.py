@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -147,7 +145,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path):
     assert writer.stdout is not None
     for _ in range(50):
         acknowledged = int(writer.stdout.readline())
-    os.kill(writer.pid, signal.SIGKILL)
+    writer.kill()
     acknowledged = max([acknowledged, *map(int, writer.stdout.read().split())])
     writer.wait()
     labels = DecisionStore(file).labels()
