@@ -176,7 +176,8 @@ def differences(then: Annotations, now: Annotations) -> list[str]:
     for words, names, others in (("new", now.categories, then.categories), ("gone", then.categories, now.categories)):
         if more := sorted(set(names) - set(others)):
             found.append(f"{plural(len(more), 'tag')} {words} ({some(more)})")
-    images = [image for image in then.images if image in set(now.images)]
+    still_there = set(now.images)
+    images = [image for image in then.images if image in still_there]
     tags = [tag for tag in then.categories if tag in now.categories]
     before, after = (
         part.labels[np.ix_([row[image] for image in images], [part.categories.index(tag) for tag in tags])]
