@@ -89,7 +89,8 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
     if len(folders) < 2:
         raise UserError("Give at least two runs to compare.")
     parts = [measured_part(folder, split_of(folders)) for folder in folders]
-    images = [image for image in parts[0].images if all(image in set(part.images) for part in parts[1:])]
+    shared = set.intersection(*(set(part.images) for part in parts))
+    images = [image for image in parts[0].images if image in shared]
     categories = [name for name in parts[0].categories if all(name in part.categories for part in parts[1:])]
     if not images or not categories:
         raise DataError("The runs share no image that they were measured on, or no tag; there is nothing to compare.")
