@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -185,3 +187,16 @@ def test_a_category_without_known_positives_has_no_numbers():
 
 def test_probabilities_rounded_to_one_are_finite_scores():
     assert np.isfinite(log_odds(np.array([0.0, 0.5, 1.0], dtype=np.float32))).all()
+
+
+def test_a_given_known_proportion_is_as_uncertain_as_the_images_leave_it():
+    """Its spread is that of the estimate over many draws of the labels; intervals count it in."""
+    draws = [made(0.4, num_images=1000, seed=seed) for seed in range(12)]
+    many = [ScoreBins.of(scores, labels) for scores, _, labels in draws]
+    found, bins = [fit_curves(each).known_proportion for each in many], many[0]
+    curves = fit_curves(bins, 0.4)
+    spread = np.std(np.log(found) - np.log1p(-np.array(found)))
+    assert 0.4 * spread < curves.known_spread < 2.5 * spread
+    certain = estimate_quality(bins, 0.4, like=replace(curves, known_spread=0.0)).missing
+    estimated = estimate_quality(bins, 0.4, like=curves).missing
+    assert estimated.high - estimated.low > 1.5 * (certain.high - certain.low)

@@ -26,6 +26,7 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import RunData
 from fewtags.engine.left_out import LeftOut
 from fewtags.engine.model_outputs import ModelOutputs, model_outputs
+from fewtags.engine.quality import estimated_proportion
 from fewtags.engine.record import load_run_config, load_run_data
 from fewtags.engine.run_folder import RunFolder
 from fewtags.estimates import TINY, rank_edges
@@ -253,7 +254,7 @@ def open_run(
     annotations, truth = images_with_unknown_tags(load_run_data(folder, moved_to) if data is None else data)
     place = RunFolder(folder).outputs
     outputs = model_outputs(saved, annotations, place, config=config, device=device, quiet=quiet)
-    judge = LeftOut.of(outputs, annotations.labels)
+    judge = LeftOut.of(outputs, annotations.labels, estimated_proportion(RunFolder(folder)))
     scale = ProbabilityScale.of(outputs, annotations.labels, judge)
     return OpenRun(saved, annotations, truth, outputs, judge, scale)
 

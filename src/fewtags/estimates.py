@@ -129,6 +129,7 @@ class Curves:
     spread: np.ndarray  # [C] standard deviation of the scores, by which slopes can be compared
     bend: float  # logarithm of the factor by which slopes are smaller above the bend
     known_proportion: float  # share of the present tags that are known
+    known_spread: float = 0.0  # standard deviation of its log-odds
 
     def chance(self, scores: np.ndarray) -> np.ndarray:
         """P(present) of scores [.., C]."""
@@ -216,7 +217,14 @@ class _Fit:
     def curves(self, point: _Point) -> Curves:
         slope = point.slope / self.spread
         known = float(_sigmoid(np.array(point.odds))) if self.given is None else self.given
-        return Curves(slope, point.intercept - slope * self.mean, self.spread, point.bend, known)
+        intercept = point.intercept - slope * self.mean
+        return Curves(slope, intercept, self.spread, point.bend, known, self.known_spread(point))
+
+    def known_spread(self, point: _Point) -> float:
+        """How uncertain the log-odds of the known proportion are, by the information about them."""
+        _, _, blocks, shared_block, coupling = self._derivatives(point, known_is_free=True)
+        reduced = shared_block - np.einsum("cik,cil->kl", coupling, np.linalg.solve(blocks, coupling))
+        return float(np.sqrt(max(np.linalg.pinv(reduced)[0, 0], 0.0)))
 
     # --- value ---
 
@@ -262,7 +270,7 @@ class _Fit:
 
         return move
 
-    def _derivatives(self, point: _Point) -> tuple[np.ndarray, ...]:
+    def _derivatives(self, point: _Point, known_is_free: bool = False) -> tuple[np.ndarray, ...]:
         bins, eta = self.bins, point.slope * self.z + point.intercept
         p, k, a, unsaid = self._chances(point)
         # Of the log-likelihood by p, and the expected information about p and about k with p.
@@ -294,7 +302,7 @@ class _Fit:
         bend_info = (p_bend**2 * info)[:, use].sum() + BEND_PRECISION
         odds_info = info_odds[:, use].sum() + 2 * KNOWN_PRIOR * k_slope + 1e-9
         shared_block = np.array([[odds_info, both], [both, bend_info]])
-        if self.given is not None:  # the known proportion stays
+        if self.given is not None and not known_is_free:  # the known proportion stays
             coupling[:, :, 0], shared[0], shared_block[0], shared_block[:, 0] = 0, 0, (1, 0), (1, 0)
         return own, shared, blocks, shared_block, coupling
 
@@ -370,16 +378,19 @@ def estimate_quality(
 ) -> Estimates:
     """Estimates with bootstrap intervals, for scores of images that the model has not learned from.
 
-    Where the known proportion was estimated on other, more images (those that `like` was fitted to), give it: it is the
-    number that decides about all others, and a few known tags do not tell it.
+    Where the known proportion was estimated elsewhere, give it: it is the number that decides about all others, and a
+    few known tags do not determine it. The intervals then count in its uncertainty, as large as it is for the images
+    that `like` was fitted to, or else for these.
     """
     curves = fit_curves(bins, known_proportion, like)
+    spread = (like or curves).known_spread
     random = np.random.default_rng(seed)
     draws = []
     for _ in range(num_draws):
-        sample = bins.drawn_again(random)
-        again = fit_curves(sample, known_proportion, like, start=curves, most_steps=6)
-        draws.append(_numbers(sample, again))
+        sample, known = bins.drawn_again(random), known_proportion
+        if known is not None:
+            known = float(_sigmoid(np.array(_log_odds(known) + spread * random.standard_normal())))
+        draws.append(_numbers(sample, fit_curves(sample, known, like, start=curves, most_steps=6)))
     value, half = _numbers(bins, curves), 1.96 * np.stack(draws).std(0)
     table = np.stack([value, value - half, value + half], axis=1)  # [numbers, 3]
     shared, per_category = table[: len(SHARED)], table[len(SHARED) :].reshape(len(PER_CATEGORY), -1, 3)

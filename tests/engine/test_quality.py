@@ -77,3 +77,11 @@ def test_left_out_log_odds_are_those_of_labels_judged_without_themselves():
         np.testing.assert_allclose(binned, np.sort(expected)[::-1], rtol=1e-3, atol=1e-3)
         given = np.array(expected) >= float(model.thresholds[c].logit())
         assert (bins.count * bins.above)[:, c].sum() == given.sum()
+
+
+def test_all_commands_say_the_same_known_proportion(cli: Cli, patches, some_tags, tmp_path):
+    run = tmp_path / "run"
+    told = cli("train", patches.root, "--tags", some_tags, "--method", "instant", *SETTINGS, "--out", run, "-q").out
+    known = result_of(run)["estimates"]["known_proportion"][0]
+    assert f"{100 * known:.0f} % of those that apply are known" in told
+    assert f"{known:.0%} of the present tags" in " ".join(cli("discover", run).out.split())

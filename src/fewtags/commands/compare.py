@@ -13,6 +13,7 @@ from rich.table import Table
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import measurable
+from fewtags.engine.quality import estimated_proportion
 from fewtags.engine.record import load_labels, load_run_config
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
@@ -148,8 +149,6 @@ def compared(folder: Path, probabilities: np.ndarray, labels: np.ndarray, comple
     if not (labels[read] == PRESENT).any():
         raise DataError("None of the images that the runs share is known to have any tag.")
     bins = ScoreBins.of(log_odds(probabilities[read]), labels[read], 0.0)
-    result = read_object(RunFolder(folder).result).get("estimates") or {}
-    share = result["known_proportion"][0] if result.get("known_proportion") else None
-    estimates = estimate_quality(bins, share, num_draws=2)
+    estimates = estimate_quality(bins, estimated_proportion(RunFolder(folder)), num_draws=2)
     ap = [None if np.isnan(value) else float(value) for value in estimates.ap[:, 0]]
     return ComparedRun(**about, map=estimates.map.value, of1=estimates.of1.value, cf1=estimates.cf1.value, ap=ap)

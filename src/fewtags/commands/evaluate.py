@@ -13,7 +13,7 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.engine.evaluation import Predictions, measure
 from fewtags.engine.prediction import predict_annotations
-from fewtags.engine.quality import prediction_bins
+from fewtags.engine.quality import estimated_proportion, prediction_bins
 from fewtags.engine.record import load_run_data
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, QualityTooLow, UserError, did_you_mean
@@ -89,9 +89,7 @@ def estimate(
     if run is not None:
         if split == "train":
             return None  # the model has learned these labels
-        result = RunFolder(run).result
-        kept = read_object(result).get("estimates") if result.is_file() else None
-        known = kept["known_proportion"][0] if kept else None
+        known = estimated_proportion(RunFolder(run))
     return estimate_quality(prediction_bins(predictions, part, thresholds), known).as_json(saved.categories)
 
 

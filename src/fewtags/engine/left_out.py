@@ -28,10 +28,12 @@ class LeftOut:
     model: Discriminant
     num_images: int  # that it was fitted to
     bins: ScoreBins  # of the images it was fitted to, or of a sample of them
-    curves: Curves
+    curves: Curves  # with the known proportion that the closed form estimates
 
     @classmethod
-    def of(cls, outputs: ModelOutputs, labels: np.ndarray, seed: int = 0) -> LeftOut:
+    def of(
+        cls, outputs: ModelOutputs, labels: np.ndarray, known_proportion: float | None = None, seed: int = 0
+    ) -> LeftOut:
         """Fitted to the readable images of `outputs`, with their `labels` [N, C]."""
         num_categories, dim = labels.shape[1], outputs.features.shape[1]
         rows = np.flatnonzero(outputs.readable)
@@ -41,13 +43,13 @@ class LeftOut:
         if len(rows) * dim > KEEP:
             rows = np.sort(np.random.default_rng(seed).permutation(rows)[: KEEP // dim])
         model = Discriminant(num_categories, dim)
-        model.fit(sums, outputs.unit_features(rows), torch.from_numpy(labels[rows]))
+        model.fit(sums, outputs.unit_features(rows), torch.from_numpy(labels[rows]), known_proportion)
         parts = [
             left_out_scores(model, int(sums.count), outputs.unit_features(some), labels[some] == PRESENT)
             for some in outputs.chunks(rows)
         ]
         bins = ScoreBins.of(np.concatenate(parts), labels[rows])
-        return cls(model, int(sums.count), bins, fit_curves(bins))
+        return cls(model, int(sums.count), bins, fit_curves(bins, float(model.known_proportion.mean())))
 
     def chances(self, outputs: ModelOutputs, rows: np.ndarray, known: np.ndarray) -> np.ndarray:
         """[M, C] probability of presence of some rows, whatever was said.

@@ -18,9 +18,10 @@ from fewtags.engine.evaluation import Predictions
 from fewtags.engine.left_out import LeftOut
 from fewtags.engine.model_outputs import model_outputs
 from fewtags.engine.run import Run
-from fewtags.estimates import Estimates, ScoreBins, estimate_quality, fit_curves, log_odds
+from fewtags.engine.run_folder import RunFolder
+from fewtags.estimates import Curves, Estimates, ScoreBins, estimate_quality, fit_curves, log_odds
 from fewtags.labels import PRESENT
-from fewtags.models.saved import SavedModel
+from fewtags.models.saved import SavedModel, read_object
 
 QUALITY = ("num_images", "map", "of1", "cf1", "op", "or_", "cp", "cr")
 CATEGORY_QUALITY = ("ap", "precision", "recall")
@@ -34,34 +35,35 @@ def estimate_run(run: Run, saved: SavedModel) -> dict[str, Any] | None:
         return None
     reviewed = run.data.given is not None  # which labels people decide about is no chance, which ones were given is
     judged_by_itself = run.left_out is not None and not run.learner.objective.trains and not reviewed
-    bins = None if reviewed else run.left_out
+    bins, known = (None, None) if reviewed else (run.left_out, run.known_proportion)
     if bins is None:
         if distributed.world_size() > 1:
             return None
-        bins = left_out_bins(run, saved)
-    record = without_found(estimate_quality(bins).as_json(saved.categories), run.data)
+        judge = left_out(run, saved)
+        bins, known = judge.bins, judge.curves.known_proportion
+    record = without_found(estimate_quality(bins, known).as_json(saved.categories), run.data)
     if judged_by_itself:
         return {**record, "judged_on": "training images, each label without itself"}
-    quality = held_out_quality(run, saved.thresholds, bins)
+    quality = held_out_quality(run, saved.thresholds, fit_curves(bins, known))
     other = None if quality is None else quality.as_json(saved.categories)
     return {**with_quality(record, other), "judged_on": "validation images" if other else None}
 
 
-def left_out_bins(run: Run, saved: SavedModel) -> ScoreBins:
+def left_out(run: Run, saved: SavedModel) -> LeftOut:
     """By another look at the training images; what it gives is kept for `fewtags discover`."""
     train, folder = run.data.train, run.files.outputs
     outputs = model_outputs(saved, train, folder, config=run.config, device=str(run.device), quiet=run.log.quiet)
     saved.classifier.takes_maps = run.learner.model.takes_maps
-    return LeftOut.of(outputs, train.labels if run.data.given is None else run.data.given).bins
+    return LeftOut.of(outputs, train.labels if run.data.given is None else run.data.given)
 
 
-def held_out_quality(run: Run, thresholds: np.ndarray, left_out: ScoreBins) -> Estimates | None:
+def held_out_quality(run: Run, thresholds: np.ndarray, like: Curves) -> Estimates | None:
     """From the validation images, or else the test images; None where there are none with known tags."""
     split = "val" if run.data.val is not None else "test"
     part = run.data.val if split == "val" else run.data.test
     if part is None or not (part.labels == PRESENT).any():
         return None
-    like, bins = fit_curves(left_out), prediction_bins(run.latest[split].predictions, part, thresholds)
+    bins = prediction_bins(run.latest[split].predictions, part, thresholds)
     return estimate_quality(bins, like.known_proportion, like)
 
 
@@ -96,3 +98,9 @@ def with_quality(record: dict[str, Any], other: dict[str, Any] | None) -> dict[s
         for name, values in record["categories"].items()
     }
     return merged
+
+
+def estimated_proportion(files: RunFolder) -> float | None:
+    """The known proportion that `train` has estimated; None where it measured with complete labels instead."""
+    estimates = read_object(files.result).get("estimates") if files.result.is_file() else None
+    return estimates["known_proportion"][0] if estimates else None

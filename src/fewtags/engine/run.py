@@ -61,7 +61,8 @@ class Run:
     )
     totals: dict[str, float] = field(default_factory=dict)  # of the epoch under way
     best: dict[str, Any] = field(default_factory=dict)
-    left_out: ScoreBins | None = None  # of the start, where this session made it: see contract.Start
+    left_out: ScoreBins | None = None  # of the start, where this session made it: see contract.Start,
+    known_proportion: float | None = None  # and this, as a mean over the categories
     broken: set[str] = field(default_factory=set)  # image files that could not be read
     seconds: float = 0.0  # spent training, over all sessions
 

@@ -23,6 +23,7 @@ def start_head(run: Run) -> None:
     start = run.learner.start(training_maps(run, plain=model.head.starts_plain), len(run.data.train))
     run.log.say(start.sentence)
     run.left_out = start.left_out
+    run.known_proportion = None if start.known_proportion is None else float(start.known_proportion.mean())
     model.train(was_training)
     if run.ema is not None:
         run.ema = ModelEmaV3(model, decay=run.config.train.ema)  # a copy of all that the start has made
