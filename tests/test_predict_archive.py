@@ -14,9 +14,10 @@ import torch
 
 from conftest import Cli
 from fewtags.commands import predict as command
-from fewtags.data.image_files import Skipped
+from fewtags.data import image_files
+from fewtags.data.image_files import Skipped, find_images, iter_images
 from fewtags.engine import prediction
-from fewtags.engine.prediction import find_images, iter_images, predict_files
+from fewtags.engine.prediction import predict_files
 from fewtags.models.saved import load_model
 
 
@@ -163,7 +164,7 @@ def test_listings_are_sorted_and_leave_out_what_is_hidden(tmp_path):
 
 
 def test_a_folder_of_any_size_is_listed_in_little_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(prediction, "SORTED", 100)
+    monkeypatch.setattr(image_files, "SORTED", 100)
     for number in range(5000):
         os.close(os.open(tmp_path / f"{number:050d}.jpg", os.O_CREAT))
     next(iter_images([tmp_path]))

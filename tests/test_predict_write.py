@@ -201,3 +201,51 @@ def test_which_methods_are_calibrated():
     }
     assert calibrated == {"instant": True, "caldnr": True, "an": False, "linear": False}
     assert not is_calibrated(load_config(None, ["method=caldnr", "method.reject=false"]))
+
+
+# --- Label Studio: its export -> train -> predictions -> its schema ---
+
+LABEL_CONFIG = (
+    '<View><Image name="image" value="$image"/><Choices name="tags" toName="image" choice="multiple">'
+    '<Choice value="red"/><Choice value="green"/><Choice value="blue"/></Choices></View>'
+)
+
+
+def test_from_a_label_studio_export_to_predictions_of_its_schema(cli: Cli, patches, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    tasks = []
+    for row in range(24):
+        shutil.copy(patches.path(row), photos / f"{row}.png")
+        names = [name for name, label in zip(patches.categories, patches.labels[row], strict=True) if label == 1]
+        choices = {"from_name": "tags", "to_name": "image", "type": "choices", "value": {"choices": names}}
+        annotations = [{"id": 500 + row, "result": [{"id": "x", **choices}] if names else []}] if row < 16 else []
+        image = f"/data/local-files/?d=photos/{row}.png"
+        tasks.append({"id": 100 + row, "data": {"image": image}, "annotations": annotations})
+    export = tmp_path / "project-1.json"
+    export.write_text(json.dumps(tasks))
+    run, out = tmp_path / "run", tmp_path / "predictions.json"
+    assert cli("train", photos, *TINY, "--tags", export, "--out", run, "-q").code == 0
+    options = ["-o", f"file={out}", "-o", f"tasks={export}", "--threshold", "0.3", "-q"]
+    answer = cli("predict", run, photos, "--write", "labelstudio", *options)
+    assert answer.out == f"24 predictions written to {out}.\n"
+    written = json.loads(out.read_text())
+    assert [task["id"] for task in written] == [100 + row for row in range(24)]
+    assert [task["annotations"] for task in written] == [task["annotations"] for task in tasks]
+    for task in written:
+        (prediction,) = task["predictions"]
+        assert 0 <= prediction["score"] <= 1
+        for item in prediction["result"]:
+            assert (item["from_name"], item["to_name"], item["type"]) == ("tags", "image", "choices")
+            assert set(item["value"]["choices"]) <= {"red", "green", "blue"}
+        validate_by_its_own_package(task)
+
+
+def validate_by_its_own_package(task: dict) -> None:
+    """Label Studio's SDK is no dependency; where it is installed, it has the last word."""
+    try:
+        from label_studio_sdk.label_interface import LabelInterface
+    except ImportError:
+        return
+    for prediction in task["predictions"]:
+        assert LabelInterface(LABEL_CONFIG).validate_prediction(prediction, return_errors=True) == []

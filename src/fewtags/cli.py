@@ -40,6 +40,9 @@ Aliases = Annotated[
     Path | None, typer.Option(help="YAML file that merges, renames, implies and excludes tags; see check --propose.")
 ]
 MinImages = Annotated[int | None, typer.Option(min=0, help="Skip tags that fewer images than this have.")]
+AllowOutside = Annotated[
+    bool, typer.Option("--allow-outside", help="Accept image paths of the label file that leave the data folder.")
+]
 Moved = Annotated[Path | None, typer.Option("--data", help="Where the run's own images are now, if they were moved.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress output.")]
@@ -126,6 +129,7 @@ def check(
     option: Option = None,
     aliases: Aliases = None,
     min_images: MinImages = None,
+    allow_outside: AllowOutside = False,
     propose: Annotated[
         Path | None,
         typer.Option(help="Write likely duplicates (plurals, typos) to this file, for --aliases."),
@@ -138,7 +142,7 @@ def check(
     """
     from fewtags.commands.check import check_data
 
-    result, wrote = check_data(data, tags, format, _reader_options(option, aliases, min_images), propose)
+    result, wrote = check_data(data, tags, format, _reader_options(option, aliases, min_images, allow_outside), propose)
     print(result.to_json() if json else result.render())
     if wrote:
         print(wrote, file=sys.stderr)
@@ -157,6 +161,7 @@ def train(
     option: Option = None,
     aliases: Aliases = None,
     min_images: MinImages = None,
+    allow_outside: AllowOutside = False,
     method: Annotated[
         str | None,
         typer.Option(
@@ -199,7 +204,7 @@ def train(
     how = {"quiet": quiet, "tensorboard": tensorboard}
     shortcuts = {
         "data.tags": tags, "data.format": None if format == "auto" else format,
-        "data.options": _reader_options(option, aliases, min_images),
+        "data.options": _reader_options(option, aliases, min_images, allow_outside),
         "data.known": known, "method.name": method, "method.profile": profile, "model.backbone": backbone,
         "model.weights": weights, "train.epochs": epochs, "train.device": device, "seed": seed,
     }  # fmt: skip
@@ -223,7 +228,7 @@ def train(
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a saved tagger.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run or saved tagger, or an exported .onnx or .xml file.")],
     data: Annotated[Path | None, typer.Argument(help="Other data to measure on (default: the run's own).")] = None,
     moved_to: Moved = None,
     tags: Tags = None,
@@ -263,7 +268,7 @@ def evaluate(
 
 @app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a saved tagger.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a run or saved tagger, or an exported .onnx or .xml file.")],
     images: Annotated[list[Path], typer.Argument(help="Image files and folders of images.")],
     out: Annotated[Path | None, typer.Option(help="A .csv or .jsonl file (default: CSV on standard output).")] = None,
     threshold: Annotated[
@@ -306,6 +311,7 @@ def predict(
 
     Run again with the same --out, it resumes after the last row.
     """
+    from fewtags.commands.models import How
     from fewtags.commands.predict import choose_writer, write_predictions
 
     if sum(value is not None for value in (threshold, precision, recall)) > 1:
@@ -323,10 +329,7 @@ def predict(
         top=top,
         all_scores=all_scores,
         overwrite=overwrite,
-        batch_size=batch_size,
-        workers=workers,
-        runtime=runtime,
-        device=device,
+        how=How(device, batch_size, workers, runtime),
         quiet=quiet,
     )
     if failed:
@@ -488,13 +491,13 @@ def export(
 ) -> None:
     """Write the model as one file to deploy: names, thresholds and preprocessing inside, probabilities out.
 
-    The file is run on images after it is written and compared with torch. `fewtags serve model.onnx` takes it, without
-    torch (extra: onnx).
+    The file is run on images after it is written and compared with torch. `fewtags predict`, `evaluate` and `serve`
+    take it without torch (extra: onnx).
     """
     from fewtags.commands.export import export as export_run
 
-    file, check = export_run(run, to=to, out=out, int8=int8, images=images or [], layout=layout)
-    print(check)
+    file, sentences = export_run(run, to=to, out=out, int8=int8, images=images or [], layout=layout)
+    print("\n".join(sentences))
     print(file)
 
 
@@ -530,6 +533,7 @@ def serve(
     batch_size: Annotated[int, typer.Option(min=1, help="Largest batch.")] = 16,
     queue: Annotated[int, typer.Option(min=1, help="Images that may wait; above that, requests get 429.")] = 128,
     max_bytes: Annotated[int, typer.Option(min=1, help="Largest request body in bytes.")] = 20 * 1024**2,
+    max_pixels: Annotated[int, typer.Option(min=1, help="Largest image in pixels.")] = 50_000_000,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds before a request times out.")] = 30.0,
     device: Device = "auto",
 ) -> None:
@@ -548,7 +552,7 @@ def serve(
         from fewtags.serve.app import Limits
     except ImportError:
         raise MissingExtra("fewtags serve", "serve") from None
-    limits = Limits(bytes=max_bytes, seconds=timeout, queue=queue, batch=batch_size)
+    limits = Limits(bytes=max_bytes, pixels=max_pixels, seconds=timeout, queue=queue, batch=batch_size)
     serve_model(model, host=host, port=port, device=device, limits=limits, api_key=key_from_environment())
 
 
@@ -624,7 +628,7 @@ def doctor() -> None:
 
 
 def _reader_options(
-    pairs: list[str] | None, aliases: Path | None = None, min_images: int | None = None
+    pairs: list[str] | None, aliases: Path | None = None, min_images: int | None = None, allow_outside: bool = False
 ) -> dict[str, Any]:
     """`-o name=value` as text, lists apart: the reader's own options say what each value has to be."""
     options: dict[str, Any] = {}
@@ -634,6 +638,7 @@ def _reader_options(
             raise UserError(f"--option {pair} should be name=value, for example -o zero=absent.")
         options[name.strip()] = _as_list(pair, value) if value.startswith("[") else value
     options |= {"aliases": str(aliases)} if aliases is not None else {}
+    options |= {"allow_outside": True} if allow_outside else {}
     return options | ({"min_images": min_images} if min_images is not None else {})
 
 

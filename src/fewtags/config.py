@@ -157,7 +157,10 @@ def read_yaml(file: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{file}:{mark.line + 1}" if mark else str(file)
-        raise UserError(f"{where} is not valid YAML: {getattr(error, 'problem', None) or error}.") from None
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise UserError(f"{where} is not valid YAML: {problem}.") from None
+    except (RecursionError, ValueError):  # ValueError: a date or number that cannot be
+        raise UserError(f"{file} is not valid YAML.") from None
     if values is None:
         return {}
     if not isinstance(values, dict):

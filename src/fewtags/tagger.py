@@ -15,15 +15,17 @@ import torch
 
 from fewtags.config import DEFAULT_METHOD, RunConfig, flat, load_config, nested
 from fewtags.data.annotations import Annotations
+from fewtags.data.image_files import find_images
 from fewtags.data.inputs import Images, Picture, annotations_of, image_column, listed
 from fewtags.data.prepare import measurable, split_data
-from fewtags.engine.prediction import find_images, name_of, pooled_features, predict_files
+from fewtags.engine.prediction import name_of, pooled_features, predict_files
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
 from fewtags.errors import UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.metrics import mean_average_precision
+from fewtags.models import hub
 from fewtags.models.build import DEFAULT_BACKBONE
 from fewtags.models.closed_form import ClosedFormHead
 from fewtags.models.discriminant import unit_length
@@ -241,7 +243,7 @@ class Tagger:
     # --- keeping ---
 
     def save(self, folder: str | Path) -> None:
-        """Write model.safetensors and tagger.json: weights, names, thresholds, settings."""
+        """Write config.json, labels.json, model.safetensors and README.md, a model card."""
         self._fitted().save(Path(folder))
 
     @classmethod
@@ -262,6 +264,40 @@ class Tagger:
         )
         tagger._use(saved)
         return tagger
+
+    def push_to_hub(
+        self,
+        repo: str,
+        *,
+        private: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        endpoint: str | None = None,
+        message: str = "Upload a fewtags model",
+    ) -> str:
+        """Upload what `save` writes to the Hugging Face Hub and return its address.
+
+        The repository `owner/name` is made if it is not there, visible to its owner only unless `private=False`.
+        `endpoint` is the address of another server that speaks the hub's language.
+        """
+        with tempfile.TemporaryDirectory(prefix="fewtags-") as folder:
+            self.save(folder)
+            return hub.upload(
+                Path(folder), repo, private=private, token=token, revision=revision, endpoint=endpoint, message=message
+            )
+
+    @classmethod
+    def from_hub(
+        cls,
+        repo: str,
+        *,
+        token: str | None = None,
+        revision: str | None = None,
+        endpoint: str | None = None,
+        cache_dir: str | Path | None = None,
+    ) -> Tagger:
+        """A tagger from the repository `owner/name` of the Hugging Face Hub; it is downloaded once."""
+        return cls.load(hub.download(repo, token=token, revision=revision, endpoint=endpoint, cache_dir=cache_dir))
 
 
 GIVEN_ELSEWHERE = (  # as a parameter of Tagger, with the data, or for one machine only

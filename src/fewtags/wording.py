@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+
 
 def plural(number: int, word: str, plural_word: str = "") -> str:
     """1 image, 2 images, 1,000 images; where an s is not enough the plural is given."""
@@ -13,3 +15,9 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def markdown(text: str) -> str:
+    """Text of any origin in a line or a table's cell of Markdown: no markup, no line break."""
+    text = html.escape(printable(text), quote=False)
+    return "".join(f"\\{letter}" if letter in "\\`*_[]|" else letter for letter in text)

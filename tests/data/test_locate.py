@@ -73,7 +73,7 @@ def test_paths_that_lead_out_are_refused_unless_allowed(tmp_path: Path) -> None:
     annotations = read(photos)
     assert annotations.images == ["a.jpg"]
     assert [finding.kind for finding in annotations.findings] == ["image outside the folder"] * 2
-    assert "allow_outside=true" in annotations.findings[0].message
+    assert "--allow-outside" in annotations.findings[0].message
     allowed = read(photos, allow_outside=True)
     assert [allowed.path(row).resolve() for row in range(2)] == [photos / "a.jpg", tmp_path / "secret.jpg"]
 
@@ -87,7 +87,7 @@ def test_absolute_paths_are_fine_inside_the_folder_and_refused_outside(tmp_path:
     assert annotations.images == ["a.jpg"]
     assert [finding.kind for finding in annotations.findings] == ["image outside the folder"]
     (tmp_path / "tags.csv").write_text("image,tags\n/etc/passwd.jpg,cat\n")
-    with pytest.raises(UserError, match=r"are outside .*; give the folder they are in .* or set allow_outside=true"):
+    with pytest.raises(UserError, match=r"are outside .*; give the folder they are in .* or use --allow-outside"):
         read(photos)
 
 

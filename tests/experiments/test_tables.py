@@ -97,3 +97,12 @@ def test_tidy_rows_survive_the_file(tmp_path):
 def test_a_bench_of_ablation_rows_alone_has_an_ablation_table_alone():
     parts = [row(method, p, 0, 50.0) for method in ("cssl", "cald", "canr") for p in (0.1, 0.5)]
     assert list(tables(parts)) == ["mAP on voc, ablation"]
+
+
+def test_names_of_data_sets_are_text_in_every_form():
+    """No HTML in Markdown, no commands in LaTeX, no formula in a spreadsheet."""
+    table = next(t for t in paper_tables([row("an", 0.1, 0, 30.0, dataset="=<img src=x> & \\input{x}")], "last"))
+    assert "<img" not in to_markdown(table)
+    assert "\\input" not in to_latex(table)
+    assert r"\& \textbackslash{}input\{x\}" in to_latex(table)
+    assert not any(cell.startswith("=") for line in csv.reader(io.StringIO(to_csv(table))) for cell in line)

@@ -1,5 +1,6 @@
 """A model as one file to deploy: the same probabilities as torch, everything about it inside, no torch to use it."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from fewtags.commands.export import export
 from fewtags.engine.onnx_tagger import ExportedTagger
 from fewtags.errors import RunFailed, UserError
 from fewtags.export import onnx_file
@@ -68,7 +70,7 @@ def test_files_are_predicted_without_torch(exported):
         "import sys; from pathlib import Path; from fewtags.engine.onnx_tagger import ExportedTagger\n"
         f"rows = list(ExportedTagger({str(exported)!r}).predict_files([Path(p) for p in {files!r}]))\n"
         "assert 'torch' not in sys.modules\n"
-        "print(len(rows), rows[0][1].shape[0])"
+        "print(len(rows), rows[0].probabilities.shape[0])"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.split() == ["2", "16"]
@@ -78,8 +80,8 @@ def test_a_broken_picture_says_what_is_wrong_and_the_others_go_on(exported, tmp_
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"no picture")
     rows = list(ExportedTagger(exported).predict_files([PICTURES[0], broken, PICTURES[1]], batch_size=2))
-    assert [type(content) for _, content in rows] == [np.ndarray, str, np.ndarray]
-    assert "broken.jpg" in rows[1][1]
+    assert [row.probabilities is None for row in rows] == [False, True, False]
+    assert "broken.jpg" in rows[1].problem
 
 
 def test_eight_bits_cost_little_and_say_what(saved, exported, tmp_path):
@@ -96,6 +98,25 @@ def test_openvino_gives_the_same(saved, tmp_path):
     file = tmp_path / "tagger.xml"
     assert export_model(saved, file, to="openvino", images=PICTURES).largest < 1e-4
     assert ExportedTagger(file).categories == saved.categories
+
+
+def test_the_layout_of_booru_tools(trained, tmp_path):
+    file, _ = export(trained, to="onnx", out=tmp_path / "booru", int8=False, images=PICTURES, layout=True)
+    rows = list(csv.DictReader((file.parent / "selected_tags.csv").open()))
+    saved = load_model(trained)
+    assert [row["name"] for row in rows] == saved.categories
+    assert [int(row["count"]) for row in rows] == saved.data["known_positives"]
+    np.testing.assert_allclose([float(row["best_threshold"]) for row in rows], saved.thresholds, atol=1e-5)
+    stages = json.loads((file.parent / "preprocess.json").read_text())["test"]
+    assert stages[1]["size"] == [32, 32]
+    with pytest.raises(UserError, match="--layout"):
+        export(trained, to="openvino", out=None, int8=False, images=[], layout=True)
+
+
+def test_what_eight_bits_cost_is_measured_on_held_out_images(trained, tmp_path):
+    _, (_, cost) = export(trained, to="onnx", out=tmp_path / "x.onnx", int8=True, images=[], layout=False)
+    before = 100 * json.loads((trained / "result.json").read_text())["test"]["map"]
+    assert cost.startswith(f"On 12 held-out images: mAP {before:.2f} by torch, ")
 
 
 @pytest.mark.parametrize("content", [b"", b"not a model"])

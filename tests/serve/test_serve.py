@@ -1,5 +1,6 @@
 """Tags over HTTP: what it answers, what it refuses, and that requests share batches."""
 
+import http.client
 import io
 import threading
 import time
@@ -13,6 +14,8 @@ pytest.importorskip("fastapi")
 pytest.importorskip("multipart")
 from fastapi.testclient import TestClient
 
+from conftest import Cli
+from fewtags.commands.review import listen
 from fewtags.serve.app import Limits, create_app
 from fewtags.serve.batching import Batcher, QueueFull
 
@@ -93,6 +96,49 @@ def test_a_bomb_is_refused_and_the_server_goes_on(client, monkeypatch):
     row = client.post("/v1/tags", content=picture("red", side=100)).json()["images"][0]
     assert "million pixels" in row["error"]
     assert client.get("/healthz").status_code == 200
+
+
+def test_an_image_of_too_many_pixels_is_refused_by_its_header():
+    with TestClient(create_app(Brightness(), Limits(pixels=1000))) as client:
+        row = client.post("/v1/tags", content=picture("red", side=40)).json()["images"][0]
+        assert row["error"] == "it has 1,600 pixels, and this server takes 1,000."
+        assert client.post("/v1/tags", content=picture("red", side=30)).json()["images"][0]["error"] is None
+
+
+def test_stopping_answers_what_is_under_way_and_takes_nothing_new():
+    uvicorn = pytest.importorskip("uvicorn")
+    with listen("127.0.0.1", 0) as bound:
+        port = bound.getsockname()[1]
+        server = uvicorn.Server(uvicorn.Config(create_app(Brightness(seconds=0.3)), log_level="error"))
+        thread = threading.Thread(target=lambda: server.run(sockets=[bound]))
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        answers = []
+
+        def post():
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            connection.request("POST", "/v1/tags", picture("red"))
+            answers.append(connection.getresponse().status)
+
+        clients = [threading.Thread(target=post) for _ in range(4)]
+        for client in clients:
+            client.start()
+        time.sleep(0.2)
+        server.should_exit = True
+        for waiting in (*clients, thread):
+            waiting.join(20)
+    assert answers == [200] * 4
+    with pytest.raises(OSError):
+        http.client.HTTPConnection("127.0.0.1", port, timeout=2).request("GET", "/healthz")
+
+
+def test_a_port_that_is_taken_is_said_before_the_model_is_loaded(cli: Cli, tmp_path):
+    with listen("127.0.0.1", 0) as bound:
+        bound.listen()
+        answer = cli("serve", tmp_path, "--port", bound.getsockname()[1])
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "cannot be listened at" in answer.err
 
 
 def test_the_api_key_is_asked_for():

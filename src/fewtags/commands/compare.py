@@ -21,6 +21,7 @@ from fewtags.estimates import ASSUMPTION, ScoreBins, estimate_quality, log_odds
 from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.metrics import evaluate_scores
 from fewtags.models.saved import read_object
+from fewtags.models.tensor_files import read_arrays
 from fewtags.wording import plural
 
 COLUMNS = (("map", "mAP"), ("of1", "OF1"), ("cf1", "CF1"))
@@ -121,8 +122,7 @@ def measured_part(folder: Path, split: str) -> Annotations:
 
 
 def predictions(folder: Path, split: str) -> np.ndarray:
-    with np.load(RunFolder(folder).predictions(split)) as kept:
-        return kept["probabilities"]
+    return read_arrays(RunFolder(folder).predictions(split), "probabilities")[0]
 
 
 def chosen(part: Annotations, values: np.ndarray, images: Sequence[str], categories: Sequence[str]) -> np.ndarray:

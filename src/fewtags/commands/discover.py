@@ -19,9 +19,9 @@ from fewtags.commands.evaluate import in_model_order
 from fewtags.data.annotations import Annotations
 from fewtags.data.csv_cells import protected
 from fewtags.data.formats import read_annotations
+from fewtags.data.image_files import find_images
 from fewtags.discovery import UNDECIDED, Discovery, LabelTable, OpenRun, open_run
 from fewtags.engine.model_outputs import model_outputs
-from fewtags.engine.prediction import find_images
 from fewtags.errors import UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT
 from fewtags.review.store import DecisionStore, decisions_file

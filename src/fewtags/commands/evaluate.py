@@ -9,18 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from fewtags.commands.models import How, OpenModel, open_model
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
-from fewtags.engine.evaluation import Predictions, measure
-from fewtags.engine.prediction import predict_annotations
-from fewtags.engine.quality import estimated_proportion, prediction_bins
-from fewtags.engine.record import load_run_data
-from fewtags.engine.run_folder import RunFolder
+from fewtags.engine.onnx_tagger import is_exported
+from fewtags.engine.predictions import Predictions, gathered, measure, prediction_bins
 from fewtags.errors import DataError, QualityTooLow, UserError, did_you_mean
 from fewtags.estimates import estimate_lines, estimate_quality
 from fewtags.labels import PRESENT, SPLITS
 from fewtags.metrics import Scores
-from fewtags.models.saved import SavedModel, load_model, read_object
 from fewtags.progress import progress_bar
 from fewtags.wording import plural
 
@@ -58,26 +55,27 @@ def evaluate_saved(
 
     `data` is other data; `moved_to` is where the run's own data is now.
     """
-    saved = load_model(run)
+    model = open_model(run)
     warnings = []
     if data is None:
         part, changed = own_part(run, split, moved_to, tags)
         warnings += changed
     else:
-        part = other_part(saved, data, tags, format, options, split)
+        part = other_part(model.categories, data, tags, format, options, split)
     warnings += [] if part.complete else [f"Warning: {part.partial_warning('measured')}"]
     with progress_bar("Evaluating", len(part), unit="images") as bar:
-        predictions = predict_annotations(saved, part, device=device, on_step=bar.step)
+        files = (part.path(row) for row in range(len(part)))
+        predictions = gathered(model.predict(files, How(device), len(part)), part.labels.shape, bar.step)
     warnings += [f"Left out: {reason}" for reason in predictions.broken.values()]
-    limits = threshold_of(threshold, saved)
+    limits = threshold_of(threshold, model)
     estimates = None
     if not part.complete and (part.labels == PRESENT).any():
-        estimates = estimate(saved, predictions, part, limits, run if data is None else None, split)
-    return Evaluation(measure(predictions, part, limits), saved.categories, estimates, warnings)
+        estimates = estimate(model.categories, predictions, part, limits, run if data is None else None, split)
+    return Evaluation(measure(predictions, part, limits), model.categories, estimates, warnings)
 
 
 def estimate(
-    saved: SavedModel,
+    categories: list[str],
     predictions: Predictions,
     part: Annotations,
     thresholds: float | np.ndarray,
@@ -89,8 +87,11 @@ def estimate(
     if run is not None:
         if split == "train":
             return None  # the model has learned these labels
+        from fewtags.engine.quality import estimated_proportion
+        from fewtags.engine.run_folder import RunFolder
+
         known = estimated_proportion(RunFolder(run))
-    return estimate_quality(prediction_bins(predictions, part, thresholds), known).as_json(saved.categories)
+    return estimate_quality(prediction_bins(predictions, part, thresholds), known).as_json(categories)
 
 
 def own_part(
@@ -99,6 +100,12 @@ def own_part(
     """A split of the data that the model was trained on, cut as it was for training; a warning if it has changed."""
     if split is not None and split not in SPLITS:
         raise UserError(f"--split {split}: {did_you_mean(split, SPLITS)}")
+    if is_exported(run):
+        raise UserError(f"{run} is an exported model without its data; name the data to measure on behind it.")
+    from fewtags.engine.record import load_run_data
+    from fewtags.engine.run_folder import RunFolder
+    from fewtags.models.saved import read_object
+
     if not RunFolder(run).is_run:
         raise UserError(f"{run} is a saved model without its data; name the data to measure on behind it.")
     data = load_run_data(run, moved_to, tags)
@@ -113,7 +120,7 @@ def own_part(
 
 
 def other_part(
-    saved: SavedModel, data: Path, tags: Path | None, format: str, options: dict[str, Any], split: str | None
+    categories: list[str], data: Path, tags: Path | None, format: str, options: dict[str, Any], split: str | None
 ) -> Annotations:
     """Other data, its columns in the model's order. Of data without splits all of it is taken."""
     annotations = read_annotations(data, tags=tags, format=format, **options)
@@ -123,7 +130,7 @@ def other_part(
         annotations = annotations.split(split)
     if not len(annotations):
         raise DataError(f"{data} has no images in the {split} split.")
-    return in_model_order(annotations, saved.categories, data)
+    return in_model_order(annotations, categories, data)
 
 
 def in_model_order(annotations: Annotations, categories: list[str], data: Path) -> Annotations:
@@ -137,9 +144,9 @@ def in_model_order(annotations: Annotations, categories: list[str], data: Path) 
     return replace(annotations, categories=categories, labels=labels)
 
 
-def threshold_of(text: str, saved: SavedModel) -> float | np.ndarray:
+def threshold_of(text: str, model: OpenModel) -> float | np.ndarray:
     if text == "saved":
-        return saved.thresholds
+        return model.thresholds
     try:
         value = float(text)
     except ValueError:

@@ -14,21 +14,19 @@ import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from fewtags.atomic import write_json
+from fewtags.commands.models import How, open_model
 from fewtags.data.csv_cells import protected, unprotected
-from fewtags.data.image_files import Skipped
+from fewtags.data.image_files import Skipped, iter_images, no_images
 from fewtags.data.writers import WRITERS, TagWriter, open_writer
-from fewtags.engine.prediction import NOT_A_NUMBER, Prediction, iter_images, no_images, predict_files
-from fewtags.engine.purpose import purpose_thresholds
-from fewtags.engine.run_folder import RunFolder
+from fewtags.engine.predictions import NOT_A_NUMBER, Prediction
 from fewtags.errors import Interrupted, RunFailed, UserError
-from fewtags.models.saved import SavedModel, load_model
 from fewtags.progress import progress_bar
 
 FLUSH_EVERY = 64  # rows
@@ -47,10 +45,7 @@ def write_predictions(
     all_scores: bool = False,
     overwrite: bool = False,
     writer: TagWriter | None = None,
-    batch_size: int | None = None,
-    workers: int | None = None,
-    runtime: str = "auto",
-    device: str = "auto",
+    how: How | None = None,
     quiet: bool = False,
 ) -> int:
     """Tag images into a CSV or JSON lines file as it goes, or as CSV to standard output. Returns how many failed."""
@@ -60,16 +55,16 @@ def write_predictions(
     total = sum(1 for _ in iter_images(images, skipped))
     if not total:
         raise no_images()
-    saved = load_model(run)
-    thresholds = saved.thresholds if threshold is None else np.full(len(saved.categories), threshold)
+    model = open_model(run)
+    thresholds = model.thresholds if threshold is None else np.full(len(model.categories), threshold)
     basis = ""
     if precision is not None or recall is not None:
-        thresholds, basis = purpose_thresholds(run, saved, precision=precision, recall=recall)
+        thresholds, basis = model.purpose_thresholds(precision, recall)
     if save_thresholds:
-        saved = keep_thresholds(run, saved, thresholds)
-    rows = Rows(saved.categories, thresholds, top, all_scores)
+        model.keep_thresholds(thresholds)
+    rows = Rows(model.categories, thresholds, top, all_scores)
     about = {
-        "model": fingerprint(saved), "threshold": threshold, "precision": precision, "recall": recall, "top": top,
+        "model": model.fingerprint(), "threshold": threshold, "precision": precision, "recall": recall, "top": top,
         "all_scores": all_scores,
     }  # fmt: skip
     written = Written() if out is None or overwrite else read_written(out, about)
@@ -84,10 +79,7 @@ def write_predictions(
             bar.skip(written.count)
         write = row_writer(out, stream, rows, written, writer)
         todo = (path for path in iter_images(images) if str(path) not in written)
-        predictions = predict_files(
-            saved, todo, num_files=total - written.count, device=device, batch_size=batch_size, workers=workers,
-            runtime=runtime, say=bar.say,
-        )  # fmt: skip
+        predictions = model.predict(todo, how or How(), total - written.count, bar.say)
         return write_all(predictions, write, stream, bar.step, out)
 
 
@@ -113,14 +105,6 @@ def row_writer(
     as_csv = out is None or out.suffix == ".csv"
     write = csv_rows(stream, rows, with_header=not written.end) if as_csv else jsonl_rows(stream, rows)
     return write if writer is None else also_to(writer, rows, write)
-
-
-def keep_thresholds(run: Path, saved: SavedModel, thresholds: np.ndarray) -> SavedModel:
-    """The model with these thresholds, in its folder too."""
-    saved = replace(saved, thresholds=thresholds)
-    folder = RunFolder(run).model
-    saved.save(folder if folder.is_dir() else run)
-    return saved
 
 
 def also_to(writer: TagWriter, rows: Rows, write: Callable[[Prediction], None] | None) -> Callable[[Prediction], None]:
@@ -192,7 +176,7 @@ def read_written(out: Path, about: Mapping[str, Any]) -> Written:
     known = about_file(out)
     try:
         before = json.loads(known.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         before = None
     if not isinstance(before, dict):
         raise UserError(
@@ -240,18 +224,8 @@ def image_of(row: bytes, suffix: str) -> str | None:
         if suffix == ".csv":
             return unprotected(next(csv.reader(io.StringIO(text, newline="")))[0])
         return str(json.loads(text)["image"])
-    except (ValueError, KeyError, TypeError, IndexError, StopIteration, csv.Error):
+    except (ValueError, KeyError, TypeError, IndexError, StopIteration, RecursionError, csv.Error):
         return None
-
-
-def fingerprint(saved: SavedModel) -> str:
-    """Of everything that a prediction depends on."""
-    about = [saved.categories, saved.thresholds.tolist(), saved.input.model_dump(mode="json"), saved.model.backbone]
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-    for name, tensor in saved.classifier.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:32]
 
 
 # --- writing ---

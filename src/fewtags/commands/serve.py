@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fewtags.commands.review import listen
 from fewtags.engine.onnx_tagger import ExportedTagger, is_exported
 from fewtags.errors import MissingExtra
 
@@ -56,9 +57,12 @@ def serve(model: Path, *, host: str, port: int, device: str, limits: Limits, api
             "behind something that asks who is there.",
             file=sys.stderr,
         )
-    app = create_app(load_tagger(model, device), limits, api_key)
-    print(f"http://{host}:{port}/v1/tags", flush=True)
-    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=STOP_SECONDS)
+    with listen(host, port) as bound:  # before the model is loaded: a port that is taken is said at once
+        app = create_app(load_tagger(model, device), limits, api_key)
+        shown = f"[{host}]" if ":" in host else host
+        print(f"http://{shown}:{bound.getsockname()[1]}/v1/tags", flush=True)
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=STOP_SECONDS)
+        uvicorn.Server(config).run(sockets=[bound])
 
 
 def key_from_environment() -> str | None:

@@ -52,7 +52,7 @@ def read_decisions(file: Path) -> list[DecidedLabel]:
             decision = DecidedLabel(**json.loads(line))
             if decision.label not in STATES:
                 raise ValueError(f"label {decision.label!r}")
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise DataError(f"{file}:{number} is no decision about a label ({error}).") from None
         decisions.append(decision)
     return decisions

@@ -6,9 +6,12 @@ import functools
 import importlib.util
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
+
+from fewtags.errors import UserError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".jfif", ".ppm")
 HEIF_SUFFIXES = (".heic", ".heif", ".hif")
@@ -17,6 +20,7 @@ RAW_SUFFIXES = (
     ".x3f", ".iiq", ".3fr", ".erf", ".kdc", ".mrw", ".raw",
 )  # fmt: skip
 HEIC, RAW, UNNAMEABLE = "HEIC", "RAW", "unnameable"
+SORTED = 50_000  # entries of one folder that are put in order; more come as the folder has them
 REMEDIES = {
     HEIC: "{} (pip install 'fewtags[heic]' to read them)",
     RAW: "{} (export them as JPEG to use them)",
@@ -96,3 +100,48 @@ def _has_valid_name(path: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+# --- what a user names: files and folders ---
+
+
+def find_images(paths: Iterable[str | Path]) -> list[Path]:
+    """Image files as given, and those below the given folders, in sorted order."""
+    found = list(iter_images(paths))
+    if not found:
+        raise no_images()
+    return found
+
+
+def no_images() -> UserError:
+    return UserError(f"No images were found; looked for files ending in {', '.join(IMAGE_SUFFIXES)}.")
+
+
+def iter_images(paths: Iterable[str | Path], skipped: Skipped | None = None) -> Iterator[Path]:
+    """The same one by one: of folders with more than SORTED entries in no order, but without keeping them in memory.
+
+    Hidden files are left out, and photos that cannot be opened are counted in `skipped`.
+    """
+    for path in paths:
+        if os.path.isdir(path):
+            yield from map(Path, _below(os.fspath(path), skipped or Skipped()))
+        elif os.path.isfile(path):
+            yield Path(path)
+        else:
+            raise UserError(f"{path} does not exist.")
+
+
+def _below(folder: str, skipped: Skipped) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        first = list(islice(entries, SORTED + 1))
+        if len(first) <= SORTED:
+            first.sort(key=lambda entry: entry.name)
+        for entry in chain(first, entries):
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from _below(entry.path, skipped)
+            elif is_image(entry.name) and entry.is_file():
+                yield entry.path
+            elif (kind := unsupported_kind(entry.name)) is not None:
+                skipped.kinds[kind] += 1

@@ -86,6 +86,12 @@ def open_resized(source: str | Path | bytes, size: tuple[int, int]) -> Image.Ima
     return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
 
 
+def num_pixels(content: bytes) -> int:
+    """By the header of an image file, without unpacking it. Raises BadImage."""
+    with _opened(Path(UPLOAD), content) as file:
+        return file.width * file.height
+
+
 def picture_in_memory(picture: Image.Image | np.ndarray, number: int = 0) -> Image.Image:
     """A PIL image, or an array [H, W, 3], [H, W, 4] or [H, W] of bytes, as `open_image` would give it from a file.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -12,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from fewtags import distributed
-from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import Loaded
-from fewtags.data.prepare import measurable
+from fewtags.engine.predictions import Predictions
 from fewtags.errors import DataError, RunFailed
-from fewtags.metrics import Scores, evaluate_scores
 
 
 class Batches(Protocol):
@@ -26,16 +23,6 @@ class Batches(Protocol):
     def num_steps(self) -> int: ...
 
     def epoch(self, number: int = 0, from_step: int = 0) -> Iterator[Loaded]: ...
-
-
-@dataclass(frozen=True)
-class Predictions:
-    probabilities: np.ndarray  # [N, C] float32; rows of unreadable images are NaN
-    broken: dict[int, str]  # row -> what was wrong with its file
-
-    @property
-    def read(self) -> np.ndarray:
-        return ~np.isnan(self.probabilities).any(1)
 
 
 @torch.inference_mode()
@@ -110,11 +97,3 @@ def _assemble(logits: Tensor, index: Tensor, broken: dict[int, str], shape: tupl
     if not_numbers:  # left in, they would pass for unreadable images and vanish from the scores
         raise RunFailed(f"The model gives no number (NaN) for {not_numbers} of {len(rows)} images; was it damaged?")
     return Predictions(probabilities, broken)
-
-
-def measure(predictions: Predictions, annotations: Annotations, threshold: float | np.ndarray = 0.5) -> Scores:
-    """Scores over the readable images and, where labels are partial, over the known ones (see `measurable`)."""
-    if not predictions.read.any():
-        raise DataError(f"Not a single one of the {len(annotations)} images to measure on (val or test) could be read.")
-    truth, mask = measurable(annotations.labels[predictions.read])
-    return evaluate_scores(predictions.probabilities[predictions.read], truth, mask=mask, threshold=threshold)

@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 
 from fewtags.data.images import BadImage, open_resized
+from fewtags.data.prefetch import default_workers
+from fewtags.engine.predictions import Prediction, prediction_of
 from fewtags.errors import MissingExtra, UserError
 
 METADATA = "fewtags"  # the key of the model's metadata under which everything about it stands, as JSON
 SUFFIXES = (".onnx", ".xml")
+BATCH = 16
 
 
 def is_exported(path: Path) -> bool:
@@ -35,7 +38,7 @@ class ExportedTagger:
             self.categories: list[str] = [str(name) for name in content["categories"]]
             self.thresholds = np.array([float(value) for value in content["thresholds"]])
             self.size = int(content["input"]["size"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{self.file} was not written by `fewtags export`: its metadata is missing.") from error
         if len(self.thresholds) != len(self.categories):
             raise UserError(f"{self.file} is damaged: it has not one threshold per category.")
@@ -48,17 +51,14 @@ class ExportedTagger:
         return self._run(np.ascontiguousarray(pixels, dtype=np.float32))
 
     def predict_files(
-        self, files: Iterable[Path], batch_size: int = 32, workers: int = 2
-    ) -> Iterator[tuple[Path, np.ndarray | str]]:
-        """Each file with its probabilities [C], or with what is wrong with it, in order.
-
-        Pictures are opened in threads, a batch ahead of the model.
-        """
-        waiting = iter(files)
-        with ThreadPoolExecutor(workers) as pool:
-            ahead = [(file, pool.submit(self._pixels, file)) for file in islice(waiting, batch_size)]
+        self, files: Iterable[Path], batch_size: int | None = None, workers: int | None = None
+    ) -> Iterator[Prediction]:
+        """One Prediction per file, in order. Pictures are opened in threads, a batch ahead of the model."""
+        waiting, size = iter(files), batch_size or BATCH
+        with ThreadPoolExecutor(workers or default_workers()) as pool:
+            ahead = [(file, pool.submit(self._pixels, file)) for file in islice(waiting, size)]
             while ahead:
-                batch, ahead = ahead, [(file, pool.submit(self._pixels, file)) for file in islice(waiting, batch_size)]
+                batch, ahead = ahead, [(file, pool.submit(self._pixels, file)) for file in islice(waiting, size)]
                 yield from self._predict_opened([(file, opened.result()) for file, opened in batch])
 
     def _pixels(self, file: Path) -> np.ndarray | str:
@@ -67,13 +67,14 @@ class ExportedTagger:
         except BadImage as error:
             return str(error)
 
-    def _predict_opened(
-        self, opened: Sequence[tuple[Path, np.ndarray | str]]
-    ) -> Iterator[tuple[Path, np.ndarray | str]]:
+    def _predict_opened(self, opened: Sequence[tuple[Path, np.ndarray | str]]) -> Iterator[Prediction]:
         pixels = [content for _, content in opened if isinstance(content, np.ndarray)]
         rows = iter(self.probabilities(np.stack(pixels)) if pixels else [])
         for file, content in opened:
-            yield file, (content if isinstance(content, str) else next(rows))
+            if isinstance(content, str):
+                yield Prediction(str(file), None, content)
+            else:
+                yield prediction_of(str(file), next(rows), "")
 
 
 def _open_onnx(file: Path) -> tuple[Any, str]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass, replace
-from itertools import chain, islice
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,84 +13,15 @@ from torch import Tensor
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import Collate, Loaded, Sample
-from fewtags.data.image_files import IMAGE_SUFFIXES, Skipped, is_image, unsupported_kind
 from fewtags.data.images import BadImage, picture_in_memory
 from fewtags.data.inputs import Picture
 from fewtags.data.preprocess import read_square, square
-from fewtags.engine.evaluation import Predictions
 from fewtags.engine.feature_pass import FeaturePass, num_rows
+from fewtags.engine.predictions import Prediction, Predictions, gathered, prediction_of
 from fewtags.engine.run import choose_device
 from fewtags.engine.runtime import choose_runtime
 from fewtags.errors import UserError
 from fewtags.models.saved import SavedModel
-
-SORTED = 50_000  # entries of one folder that are put in order; more come as the folder has them
-NOT_A_NUMBER = "the model's answer is not a number: its weights are damaged, or its training went wrong."
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What the model says about one image, or why its file could not be read."""
-
-    image: str
-    probabilities: np.ndarray | None  # [C]; None where the file could not be read
-    problem: str = ""
-
-    def tags(self, categories: Sequence[str], thresholds: np.ndarray) -> dict[str, float]:
-        """The tags whose probability reaches their threshold, most probable first."""
-        if self.probabilities is None:
-            return {}
-        order = np.argsort(-self.probabilities, kind="stable")
-        chosen = [c for c in order if self.probabilities[c] >= thresholds[c]]
-        return {categories[c]: float(self.probabilities[c]) for c in chosen}
-
-
-# --- which files ---
-
-
-def find_images(paths: Iterable[str | Path]) -> list[Path]:
-    """Image files as given, and those below the given folders, in sorted order."""
-    found = list(iter_images(paths))
-    if not found:
-        raise no_images()
-    return found
-
-
-def no_images() -> UserError:
-    return UserError(f"No images were found; looked for files ending in {', '.join(IMAGE_SUFFIXES)}.")
-
-
-def iter_images(paths: Iterable[str | Path], skipped: Skipped | None = None) -> Iterator[Path]:
-    """The same one by one: of folders with more than SORTED entries in no order, but without keeping them in memory.
-
-    Hidden files are left out, and photos that cannot be opened are counted in `skipped`.
-    """
-    for path in paths:
-        if os.path.isdir(path):
-            yield from map(Path, _below(os.fspath(path), skipped or Skipped()))
-        elif os.path.isfile(path):
-            yield Path(path)
-        else:
-            raise UserError(f"{path} does not exist.")
-
-
-def _below(folder: str, skipped: Skipped) -> Iterator[str]:
-    with os.scandir(folder) as entries:
-        first = list(islice(entries, SORTED + 1))
-        if len(first) <= SORTED:
-            first.sort(key=lambda entry: entry.name)
-        for entry in chain(first, entries):
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                yield from _below(entry.path, skipped)
-            elif is_image(entry.name) and entry.is_file():
-                yield entry.path
-            elif (kind := unsupported_kind(entry.name)) is not None:
-                skipped.kinds[kind] += 1
-
-
-# --- what is in them ---
 
 
 def predict_files(
@@ -122,12 +51,6 @@ def predict_files(
             yield prediction_of(names.popleft(), rows.get(row), loaded[0].broken.get(row, ""))
 
 
-def prediction_of(image: str, values: np.ndarray | None, problem: str) -> Prediction:
-    if values is not None and not np.isfinite(values).all():
-        return Prediction(image, None, f"{image}: {NOT_A_NUMBER}")
-    return Prediction(image, values, problem)
-
-
 def predict_annotations(
     saved: SavedModel,
     part: Annotations,
@@ -137,16 +60,8 @@ def predict_annotations(
     on_step: Callable[[], object] = lambda: None,
 ) -> Predictions:
     """Of every image of `part`; `on_step` is called after each."""
-    probabilities = np.full(part.labels.shape, np.nan, dtype=np.float32)
-    broken: dict[int, str] = {}
     files = [part.path(row) for row in range(len(part))]
-    for row, prediction in enumerate(predict_files(saved, files, device=device, workers=workers)):
-        if prediction.probabilities is None:
-            broken[row] = prediction.problem
-        else:
-            probabilities[row] = prediction.probabilities
-        on_step()
-    return Predictions(probabilities, broken)
+    return gathered(predict_files(saved, files, device=device, workers=workers), part.labels.shape, on_step)
 
 
 def pooled_features(

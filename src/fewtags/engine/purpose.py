@@ -14,6 +14,7 @@ from fewtags.errors import UserError
 from fewtags.labels import PRESENT
 from fewtags.methods import objective_class
 from fewtags.models.saved import SavedModel
+from fewtags.models.tensor_files import read_arrays
 from fewtags.wording import plural
 
 SHOWN = 8
@@ -45,8 +46,7 @@ def held_out(files: RunFolder, config: RunConfig) -> tuple[np.ndarray, np.ndarra
             f"{files.path} has no predictions for validation images to choose thresholds by; train it again with some "
             "set aside, for example data.val_share=0.15."
         )
-    with np.load(files.predictions(split), allow_pickle=False) as content:
-        probabilities = content["probabilities"]
+    (probabilities,) = read_arrays(files.predictions(split), "probabilities")
     read = ~np.isnan(probabilities).any(1)
     images = plural(int(read.sum()), "validation image" if split == "val" else "test image")
     if split == "val" and (truth := complete_truth(files.path, len(probabilities))) is not None:

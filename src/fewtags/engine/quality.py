@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 
 from fewtags import distributed
-from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import RunData
-from fewtags.engine.evaluation import Predictions
 from fewtags.engine.left_out import LeftOut
 from fewtags.engine.model_outputs import model_outputs
+from fewtags.engine.predictions import prediction_bins
 from fewtags.engine.run import Run
 from fewtags.engine.run_folder import RunFolder
-from fewtags.estimates import Curves, Estimates, ScoreBins, estimate_quality, fit_curves, log_odds
+from fewtags.estimates import Curves, Estimates, estimate_quality, fit_curves
 from fewtags.labels import PRESENT
 from fewtags.models.saved import SavedModel, read_object
 
@@ -65,13 +64,6 @@ def held_out_quality(run: Run, thresholds: np.ndarray, like: Curves) -> Estimate
         return None
     bins = prediction_bins(run.latest[split].predictions, part, thresholds)
     return estimate_quality(bins, like.known_proportion, like)
-
-
-def prediction_bins(predictions: Predictions, part: Annotations, thresholds: np.ndarray | float) -> ScoreBins:
-    """Of the readable images."""
-    read = predictions.read
-    limits = log_odds(np.asarray(thresholds, dtype=float))
-    return ScoreBins.of(log_odds(predictions.probabilities[read]), part.labels[read], limits)
 
 
 def without_found(record: dict[str, Any], data: RunData) -> dict[str, Any]:

@@ -6,7 +6,6 @@ any folder, and also after it was moved together with its data; `load_run_config
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from datetime import datetime
@@ -29,7 +28,8 @@ from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
 from fewtags.engine.run import Run
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
-from fewtags.models.saved import file_checksum
+from fewtags.models.saved import damaged, file_checksum, read_object
+from fewtags.models.tensor_files import first_line, read_arrays
 from fewtags.wording import plural
 
 
@@ -119,9 +119,11 @@ def load_labels(folder: Path) -> Annotations:
     file = RunFolder(folder).must_be_run().labels
     if not file.is_file():
         raise UserError(f"{folder} was trained by an older fewtags, which did not note its labels ({file.name}).")
-    with np.load(file) as kept:
-        images, categories = (kept[name].tolist() for name in ("images", "categories"))
-        return Annotations(Path(), images, categories, kept["labels"], kept["splits"])
+    images, categories, labels, splits = read_arrays(file, "images", "categories", "labels", "splits")
+    try:
+        return Annotations(Path(), images.tolist(), categories.tolist(), labels, splits)
+    except (UserError, TypeError, ValueError, IndexError) as error:
+        raise UserError(f"{file} is damaged ({first_line(error)}).") from error
 
 
 def started_in(folder: Path) -> dict[str, str]:
@@ -246,11 +248,14 @@ def load_run_config(folder: Path) -> RunConfig:
 def base_of_paths(folder: Path, source: str) -> Path:
     """What a run's relative paths are relative to. Older runs do not say; then it is the current folder."""
     file = RunFolder(folder).data
-    noted = (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}).get("relative_to")
+    noted = (read_object(file) if file.is_file() else {}).get("relative_to")
     if not noted:
         return Path.cwd()
-    bases = [Path(noted["folder"]), Path(os.path.normpath(folder.resolve() / noted["from_run"]))]
-    return next((base for base in bases if (base / source).exists()), bases[0])
+    try:
+        bases = [Path(noted["folder"]), Path(os.path.normpath(folder.resolve() / noted["from_run"]))]
+        return next((base for base in bases if (base / source).exists()), bases[0])
+    except (KeyError, TypeError, ValueError, OSError) as error:  # ValueError: a path with a NUL in it
+        raise damaged(file) from error
 
 
 def load_run_data(folder: Path, moved_to: Path | None = None, tags: Path | None = None) -> RunData:

@@ -17,8 +17,9 @@ from fewtags.contract import Problem, Progress
 from fewtags.data.annotations import Annotations
 from fewtags.data.loaders import image_batches
 from fewtags.data.prepare import RunData
-from fewtags.engine.evaluation import Batches, Predictions
+from fewtags.engine.evaluation import Batches
 from fewtags.engine.feature_cache import cached_batches, keeps_averages, keeps_features
+from fewtags.engine.predictions import Predictions
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
 from fewtags.errors import UserError

@@ -68,14 +68,17 @@ class RunLog:
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; a last line cut off by a crash is ignored."""
+    """The rows of a metrics.jsonl up to the first that is damaged, which a crash may leave at the end."""
     rows = []
     if file.is_file():
-        for line in file.read_text(encoding="utf-8").splitlines():
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
                 break
+            if not isinstance(row, dict) or "kind" not in row:
+                break
+            rows.append(row)
     return rows
 
 

@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from fewtags.atomic import write_json
 from fewtags.config import RunConfig
 from fewtags.contract import Batch, Progress, StepResult
 from fewtags.data.prepare import RunData, prepare_data
+from fewtags.engine.card_facts import data_facts, quality_facts
 from fewtags.engine.checkpoint import save_checkpoint
-from fewtags.engine.evaluation import Batches, measure, predict, predict_some
+from fewtags.engine.evaluation import Batches, predict, predict_some
+from fewtags.engine.predictions import measure
 from fewtags.engine.quality import estimate_run
 from fewtags.engine.record import load_last, log_opening, restore, save_run, write_record
 from fewtags.engine.run import Measured, Run, build_run, choose_device, make_batches
@@ -344,6 +346,9 @@ def finish_run(run: Run) -> RunResult:
         saved.save(run.files.model)
         estimates = estimate_run(run, saved)
         result |= {"estimates": estimates} if estimates else {}
+        # Once more, with what the model card says: estimating may take long, and the model is safe by then.
+        saved = replace(saved, data=data_facts(run.data), quality=quality_facts(result, run.data))
+        saved.save(run.files.model)
         write_json(run.files.result, {**result, "unreadable_images": len(run.broken)})
     distributed.wait_for_all()
     return RunResult(run.folder, last, run.best, split, run.seconds, run.epoch, result.get("estimates"))

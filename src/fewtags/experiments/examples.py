@@ -26,6 +26,7 @@ from fewtags.labels import ABSENT, PRESENT
 from fewtags.models.attention_maps import evidence_maps, overlay, tells_where
 from fewtags.models.build import make_problem
 from fewtags.models.saved import load_model, read_thresholds
+from fewtags.models.tensor_files import read_arrays
 
 NUM_IMAGES = 8
 NUM_MAPS = 2  # heat maps of an image, for the most probable of its tags
@@ -119,7 +120,7 @@ def tags_of(run: RunRecord, probabilities: np.ndarray, part: Annotations, row: i
 
 def _probabilities(run: RunRecord) -> np.ndarray:
     file = RunFolder(run.folder).predictions(str(run.split))
-    return np.load(file)["probabilities"] if file.is_file() else np.zeros((0, 0))
+    return read_arrays(file, "probabilities")[0] if file.is_file() else np.zeros((0, 0))
 
 
 def _thresholds(run: RunRecord) -> np.ndarray:

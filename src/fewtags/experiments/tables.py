@@ -13,6 +13,7 @@ from typing import Any
 from fewtags.data.csv_cells import protected
 from fewtags.experiments import published
 from fewtags.experiments.runs import Proportion, method_place, proportion_label, proportion_place, row_label
+from fewtags.wording import markdown, printable
 
 METRIC_NAMES = {"map": "mAP", "map_voc12": "mAP (VOC 2012)", "of1": "OF1", "cf1": "CF1"}
 RULE_NOTES = {
@@ -156,12 +157,12 @@ def unique(values: Any) -> list:
 
 
 def to_markdown(table: Table) -> str:
-    lines = [f"**{table.title}.** {table.note}", ""]
-    lines.append("| method | " + " | ".join(table.columns) + " |")
+    lines = [f"**{markdown(table.title)}.** {table.note}", ""]
+    lines.append("| method | " + " | ".join(map(markdown, table.columns)) + " |")
     lines.append("|---|" + "---:|" * len(table.columns))
     for label, cells in table.cells():
         marked = [f"**{text}**" if best else text for text, best in cells]
-        lines.append(f"| {label} | " + " | ".join(marked) + " |")
+        lines.append(f"| {markdown(label)} | " + " | ".join(marked) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -190,8 +191,14 @@ def to_csv(table: Table) -> str:
     return out.getvalue()
 
 
+LATEX = {
+    "%": r"\%", "_": r"\_", "±": r"$\pm$", "–": "--", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$",
+}  # fmt: skip
+
+
 def _latex(text: str) -> str:
-    return text.replace("%", r"\%").replace("_", r"\_").replace("±", r"$\pm$").replace("–", "--")
+    return "".join(LATEX.get(letter, letter) for letter in printable(text))
 
 
 def write_tables(rows: Sequence[Row], folder: Path) -> None:

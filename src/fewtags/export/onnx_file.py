@@ -91,7 +91,8 @@ def export_model(
         write_metadata(made, metadata(saved, int8))
         if to == "openvino":
             made = to_openvino(made)
-        check = compare(model, ExportedTagger(made), pixels, saved.thresholds)
+        unseen = pixels[INT8_IMAGES:] if int8 else pixels  # what the ranges were fitted to would flatter them
+        check = compare(model, ExportedTagger(made), unseen or pixels, saved.thresholds)
         if not int8 and check.largest > tolerance:
             raise RunFailed(f"The exported model differs from torch, so it was not kept. {check}")
         for written in sorted(Path(folder).glob(f"{made.stem}.*" if to == "openvino" else made.name)):
@@ -243,14 +244,14 @@ def compare(model: nn.Module, exported: ExportedTagger, pixels: Sequence[np.ndar
 # --- the layout that booru-style tools read ---
 
 
-def write_layout(saved: SavedModel, folder: Path, counts: Sequence[int] | None = None) -> None:
-    """selected_tags.csv and preprocess.json beside model.onnx."""
+def write_layout(saved: SavedModel, folder: Path) -> None:
+    """selected_tags.csv and preprocess.json beside model.onnx; `count` is the number of known training images."""
+    counts = saved.data.get("known_positives") or [0] * len(saved.categories)
     with atomic_write(folder / "selected_tags.csv") as beside, beside.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
         writer.writerow(["tag_id", "name", "category", "count", "best_threshold"])
         for number, (name, threshold) in enumerate(zip(saved.categories, saved.thresholds, strict=True)):
-            count = counts[number] if counts is not None else 0
-            writer.writerow([number, name, 0, count, f"{float(threshold):.6f}"])
+            writer.writerow([number, name, 0, counts[number], f"{float(threshold):.6f}"])
     size = saved.input.size
     stages = [
         {"type": "convert_rgb", "force_background": "white"},

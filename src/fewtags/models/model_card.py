@@ -1,0 +1,131 @@
+"""README.md of a saved model: what it was trained on, how, how good it is and how to use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import fewtags
+from fewtags.wording import markdown, plural
+
+TAGS_SHOWN = 50
+CAVEAT = (
+    "Where tags are only partly known, a tag that nobody wrote down is unknown, not absent. A correct prediction of "
+    "such a tag counts as a mistake in measured numbers, so these are too low. Estimated numbers assume that which of "
+    "its tags an image was given is chance within each category."
+)
+FRONT_MATTER = ["---", "library_name: fewtags", "pipeline_tag: image-classification"]
+FRONT_MATTER += ["tags: [image-classification, multi-label, partial-labels]", "---", ""]
+
+
+def model_card(
+    categories: Sequence[str],
+    thresholds: Sequence[float],
+    training: Mapping[str, Any],
+    data: Mapping[str, Any],
+    quality: Mapping[str, Any],
+    *,
+    backbone: str,
+    size: int,
+) -> str:
+    """`training` is the record of settings, `data` and `quality` are what engine/card_facts.py writes down."""
+    method = dict(training.get("method") or {})
+    parts = [
+        *FRONT_MATTER,
+        f"# Multi-label image tagger with {plural(len(categories), 'tag')}",
+        "",
+        f"Given a photo, it returns a probability for each tag, and the tags above their thresholds. Trained with "
+        f"[fewtags](https://pypi.org/project/fewtags/) {fewtags.__version__} from images of which only some tags were "
+        "known.",
+        "",
+        "## Data",
+        "",
+        *data_lines(data),
+        "",
+        "## Method",
+        "",
+        f"- method `{markdown(str(method.get('name', 'unknown')))}`"
+        + (f", profile `{markdown(str(method['profile']))}`" if method.get("profile", "default") != "default" else ""),
+        f"- backbone `{markdown(backbone)}`, images resized to {size} x {size} px",
+        *([f"- seed {training['seed']}"] if "seed" in training else []),
+        "",
+        "Every setting is in `config.json` under `training`.",
+        "",
+        "## Quality",
+        "",
+        *quality_lines(quality),
+        "",
+        CAVEAT,
+        "",
+        "## Use",
+        "",
+        "```python",
+        "from fewtags import Tagger",
+        "",
+        'tagger = Tagger.load("path/to/this/folder")  # or Tagger.from_hub("owner/name")',
+        'tagger.predict(["photo.jpg"])',
+        "```",
+        "",
+        "```",
+        "fewtags predict path/to/this/folder photos/ --out tags.csv",
+        "fewtags export path/to/this/folder --out model.onnx",
+        "```",
+        "",
+        "## Tags",
+        "",
+        *tag_lines(categories, thresholds, data.get("known_positives")),
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def data_lines(data: Mapping[str, Any]) -> Iterator[str]:
+    splits = data.get("splits")
+    if not isinstance(splits, Mapping) or not splits:
+        yield "Not recorded."
+        return
+    if data.get("name"):
+        yield f"Data set: {markdown(str(data['name']))}."
+        yield ""
+    yield "| split | images | tags known present | tags known absent | labels unknown |"
+    yield "|---|---:|---:|---:|---:|"
+    for name, part in splits.items():
+        yield f"| {name} | {part['images']:,} | {part['present']:,} | {part['absent']:,} | {part['unknown']:.1%} |"
+
+
+def quality_lines(quality: Mapping[str, Any]) -> Iterator[str]:
+    measured, estimated = quality.get("measured"), quality.get("estimated")
+    if not measured and not estimated:
+        yield "Not measured."
+        return
+    yield "| | images | mAP | OF1 | CF1 |"
+    yield "|---|---:|---:|---:|---:|"
+    if measured:
+        labels = "complete labels" if measured["complete"] else "partial labels, see below"
+        values = " | ".join(percent(measured[name]) for name in ("map", "of1", "cf1"))
+        yield f"| measured, {measured['split']} split ({labels}) | {measured['images']:,} | {values} |"
+    if estimated:
+        values = " | ".join(interval(estimated.get(name)) for name in ("map", "of1", "cf1"))
+        where = f"estimated from known tags, {estimated['judged_on']} (95 % interval)"
+        yield f"| {where} | {estimated['images']:,} | {values} |"
+    yield ""
+    yield "In percent; OF1 and CF1 at a threshold of 0.5 where measured, at the model's thresholds where estimated."
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}"
+
+
+def interval(values: Sequence[float | None] | None) -> str:
+    return f"{percent(values[0])} ({percent(values[1])}–{percent(values[2])})" if values else "–"
+
+
+def tag_lines(categories: Sequence[str], thresholds: Sequence[float], known: Sequence[int] | None) -> Iterator[str]:
+    yield "| tag | threshold | known images in training |"
+    yield "|---|---:|---:|"
+    for number, (name, threshold) in enumerate(zip(categories[:TAGS_SHOWN], thresholds, strict=False)):
+        count = f"{known[number]:,}" if known is not None and number < len(known) else "–"
+        yield f"| {markdown(name)} | {float(threshold):.3f} | {count} |"
+    if len(categories) > TAGS_SHOWN:
+        yield ""
+        yield f"And {len(categories) - TAGS_SHOWN:,} more, see `labels.json`."

@@ -1,0 +1,55 @@
+"""A tagger goes to a hub and comes back the same. The hub is a stand-in on loopback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hub_stand_in import HubStandIn
+
+from fewtags import Tagger
+from fewtags.errors import UserError
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+PICTURES = sorted((GOLDEN / "pictures").glob("*.jpg"))
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    with HubStandIn() as made:
+        yield made
+
+
+def test_there_and_back(hub, tmp_path):
+    tagger = Tagger.load(GOLDEN / "format-2")
+    address = tagger.push_to_hub("me/photos", token="hf_x", endpoint=hub.address)
+    assert address == f"{hub.address}/me/photos"
+    assert set(hub.repositories["me/photos"]) >= {"config.json", "labels.json", "model.safetensors", "README.md"}
+    assert hub.private["me/photos"]  # until somebody says otherwise
+    back = Tagger.from_hub("me/photos", endpoint=hub.address, cache_dir=tmp_path, token=False)
+    assert back.classes_.tolist() == tagger.classes_.tolist()
+    np.testing.assert_array_equal(back.thresholds_, tagger.thresholds_)
+    np.testing.assert_array_equal(back.predict_proba(PICTURES), tagger.predict_proba(PICTURES))
+
+
+def test_only_the_files_of_a_model_come_down(hub, tmp_path):
+    Tagger.load(GOLDEN / "format-2").push_to_hub("me/photos", token="hf_x", endpoint=hub.address, private=False)
+    assert not hub.private["me/photos"]
+    hub.repositories["me/photos"]["evil.py"] = b"raise SystemExit"
+    Tagger.from_hub("me/photos", endpoint=hub.address, cache_dir=tmp_path, token=False)
+    assert "model.safetensors" in hub.downloads
+    assert "evil.py" not in hub.downloads
+
+
+@pytest.mark.parametrize(("repo", "sentence"), [("me/none", "does not exist, or is private"), ("a b/c", "is no name")])
+def test_mistakes_are_one_sentence(hub, tmp_path, repo, sentence):
+    with pytest.raises(UserError, match=sentence):
+        Tagger.from_hub(repo, endpoint=hub.address, cache_dir=tmp_path, token=False)
+
+
+def test_a_hub_that_does_not_answer(tmp_path):
+    with pytest.raises(UserError, match="could not be reached"):
+        Tagger.from_hub("me/x", endpoint="http://127.0.0.1:9", cache_dir=tmp_path, token=False)
