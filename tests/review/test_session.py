@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,9 @@ from made_review import made_data
 
 from fewtags.errors import UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
-from fewtags.models.discriminant import Discriminant, DiscriminantSums
-from fewtags.review.session import Answer, LiveQueue, ReviewSession, View
+from fewtags.models.discriminant import DiscriminantSums
+from fewtags.review.learning import PRIOR, PRIOR_OF_BIAS, UNDECIDED
+from fewtags.review.session import SCREEN, Answer, LiveQueue, ReviewSession, View
 from fewtags.review.store import Conflict, DecisionStore
 
 
@@ -23,20 +26,75 @@ def decide(session, rows, label, category="dog", **options):
 # --- learning ---
 
 
-def test_the_model_after_decisions_is_the_one_fitted_to_the_new_labels(session):
+def odds_of(session, column):
+    chance = session.chances(column).present
+    return torch.from_numpy(chance).double().logit()
+
+
+def test_decisions_correct_the_closed_form_by_a_logistic_regression(session):
+    """Against plain gradient steps, over all that counts: decided images, and a sample of the others."""
     rows = session.queue(View("dog")).order
     decide(session, rows[:5], PRESENT)
     decide(session, rows[9], PRESENT)
-    decide(session, session.queue(View("dog", "doubtful", lowest=0)).order[:3], ABSENT)
-    decide(session, rows[1], UNKNOWN)
-    given, labels = (torch.from_numpy(each) for each in (session.given, session.labels))
-    anew = Discriminant.of(DiscriminantSums.of(session.features, given), session.features, given)
-    changed = (given[:, 1] != labels[:, 1]).nonzero()[:, 0]
-    anew.relabel_many(session.features[changed], 1, given[changed, 1], labels[changed, 1])
-    (order, scores), (expected_order, expected) = (model.rerank(1, session.features) for model in (session.model, anew))
-    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
-    assert (expected[order].diff() <= 1e-4).all()
-    assert torch.equal(order[:5], expected_order[:5])
+    decide(session, rows[5:9], ABSENT)
+    decide(session, rows[10], UNKNOWN)
+    column, learner = 1, session.learner
+    odds = session.model.log_odds(session.model.scores(session.features))[:, column].double()
+    less = math.log(1 - float(session.model.known_proportion[column]))  # presences that are known are not among these
+    target = (odds + less).sigmoid()
+    weight = torch.zeros(len(session))
+    undecided = torch.from_numpy(session.given[:, column] == UNKNOWN)
+    undecided[torch.from_numpy(rows[:11].copy())] = False
+    held = [row for row in learner.sample.tolist() if undecided[row]]
+    weight[held] = UNDECIDED * float(undecided.sum()) / len(held)
+    for row in rows[:10]:
+        target[row], weight[row] = float(session.labels[row, column] == PRESENT), 1.0
+    inputs, w, b = learner.inputs.double(), torch.zeros(24).double(), torch.zeros(()).double()
+    for _ in range(4000):
+        slope = weight * ((odds + less + inputs @ w + b).sigmoid() - target)
+        w, b = w - 0.01 * (inputs.T @ slope + PRIOR * 24 * w), b - 0.01 * (slope.sum() + PRIOR_OF_BIAS * b)
+    torch.testing.assert_close(odds_of(session, column), odds + inputs @ w + b, rtol=1e-3, atol=1e-3)
+    assert w.norm() > 0.1
+
+
+@pytest.mark.parametrize("label", [PRESENT, ABSENT])
+def test_an_answer_moves_the_images_like_it(session, label):
+    rows = session.queue(View("dog", lowest=0)).order
+    like = session.features @ session.features[int(rows[3])]
+    nearest = [int(row) for row in like.argsort(descending=True) if int(row) in set(rows.tolist())][1:4]
+    before = odds_of(session, 1)
+    decide(session, nearest, label)
+    decide(session, rows[3], label)
+    moved = odds_of(session, 1) - before
+    assert (label * moved[nearest] > 0).all()
+    assert label * moved[nearest].mean() > 2 * abs(moved.mean())
+
+
+def test_names_are_part_of_the_ranking():
+    """A category of which only the name is known is ranked by it."""
+    annotations, features = made_data(known=0.3)
+    annotations.labels[:, 2] = 0
+    names = torch.full((400, 3), -5.0)
+    names[:, 2] = torch.linspace(-8, -1, 400)
+    named = torch.tensor([False, False, True])
+    session = ReviewSession(annotations, features, DecisionStore(None), names=names, named=named)
+    order = session.queue(View("sea", lowest=0, stacks=False)).order
+    assert order[:20].tolist() == list(range(399, 379, -1))
+    tag = session.tags(399)[2]
+    assert tag.probability == pytest.approx(session.chances(2).missing[399], abs=1e-6)
+
+
+def test_the_surest_tag_is_the_one_of_whose_next_screen_most_is_right(session):
+    shares = {}
+    for column, name in enumerate(session.annotations.categories):
+        rows = session.queue(View(name, lowest=0, stacks=False)).order[:SCREEN]
+        shares[name] = session.chances(column).missing[rows].mean()
+        assert session.summary(name).next_right == pytest.approx(shares[name], rel=1e-5)
+    surest = max(shares, key=shares.get)
+    assert session.surest() == surest
+    for _ in range(6):
+        decide(session, session.queue(View(surest, lowest=0)).order[:20], ABSENT, surest)
+    assert session.surest() != surest
 
 
 def test_a_session_that_is_opened_again_is_where_the_last_one_was(open_session):

@@ -511,14 +511,25 @@ class Discriminant(nn.Module):
         # The more positives are known, the less their name has to say.
         self.name_weight[category] *= (before + 1) / (float(self.category_count[category]) + 1)
 
-    def scores_without(self, category: int, unit_features: Tensor) -> Tensor:
-        """[N] scores of known positives of the category, by their unit-length features [N, D], each without itself."""
+    def scores_without(self, category: int, unit_features: Tensor, names: Tensor | None = None) -> Tensor:
+        """[N] scores of known positives of the category, by their unit-length features [N, D], each without itself.
+
+        `names` [N] are their name scores for this category.
+        """
         one, count = slice(category, category + 1), float(self.category_count[category])
-        if count <= 1:
-            return torch.zeros(len(unit_features)).to(self.weights)
-        rotated, direction = self.basis.rotate(unit_features), self._directions(one)
-        own = rotated.square() @ (1 / (self.values + self._own_penalty(one)))
-        return self._factor(one, direction) * (count * (rotated @ direction[0]) - own) / (count - 1)
+        scores = torch.zeros(len(unit_features)).to(self.weights)
+        if count > 1:
+            rotated, direction = self.basis.rotate(unit_features), self._directions(one)
+            own = rotated.square() @ (1 / (self.values + self._own_penalty(one)))
+            scores = self._factor(one, direction) * (count * (rotated @ direction[0]) - own) / (count - 1)
+        return self._with_names(category, scores, names)
+
+    def _with_names(self, category: int, scores: Tensor, names: Tensor | None) -> Tensor:
+        """[N] scores of one category, with what the name says added."""
+        if names is None:
+            return scores
+        standard = (names - self.name_mean[category]) * self.name_factor[category]
+        return scores + self.name_weight[category] * standard
 
     def rerank(self, category: int, unit_features: Tensor, names: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The images of `unit_features` (see `unit_length`) from the likeliest down, [N], and all scores, [N].
@@ -527,9 +538,7 @@ class Discriminant(nn.Module):
         """
         weights = self.weights[category]
         scores = torch.mv(unit_features, weights) - weights @ self.mean
-        if names is not None:
-            standard = (names - self.name_mean[category]) * self.name_factor[category]
-            scores = scores + self.name_weight[category] * standard
+        scores = self._with_names(category, scores, names)
         return scores.argsort(descending=True), scores
 
     # --- calibration ---

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import prepare_data
 from fewtags.engine.feature_cache import cache_root
 from fewtags.engine.record import load_run_config
 from fewtags.engine.run_folder import RunFolder
-from fewtags.models.saved import load_model
+from fewtags.models.closed_form import ClosedFormHead
+from fewtags.models.saved import SavedModel, load_model
 from fewtags.review.features import unit_features
 from fewtags.review.heat_maps import HeatMaps
 from fewtags.review.pictures import Pictures
@@ -42,10 +45,13 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
     store = DecisionStore(file if file.is_file() or not read_only else None, read_only=read_only)
     pictures = Pictures(annotations, cache_root(config.cache).parent / "thumbnails")
     name = run.resolve().name
+    names, named = what_names_say(saved, features)
     session = ReviewSession(
         annotations,
         features,
         store,
+        names=names,
+        named=named,
         run=name,
         reviewer=reviewer,
         readable=readable,
@@ -53,6 +59,16 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
     )
     about = {"run": name, "folder": str(run), "method": config.method_name, "reviewer": reviewer}
     return Review(session, pictures, HeatMaps(saved, pictures), about, has_changed(run, annotations))
+
+
+def what_names_say(saved: SavedModel, unit_features: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """[N, C] scores of the names of the categories and [C] which have any, where the run's head goes by names."""
+    head = saved.classifier.head
+    if not isinstance(head, ClosedFormHead) or head.names is None:
+        return None, None
+    with torch.no_grad():
+        scores = head.name_scores(unit_features.to(head.feature_norm))
+    return None if scores is None else scores.cpu(), head.names.known.cpu()
 
 
 def has_changed(run: Path, annotations: Annotations) -> bool:

@@ -264,6 +264,7 @@ def summary_json(summary: Summary) -> dict[str, Any]:
         "known": summary.known,
         "expected": round(summary.expected, 1),
         "left": summary.left,
+        "next": round(summary.next_right, 3),
         "present": summary.decided.present,
         "absent": summary.decided.absent,
         "unsure": summary.decided.unsure,

@@ -6,17 +6,18 @@
     queue = session.queue(View("dog"))              # the rest, ranked by what was learned
     session.undo()
 
-The store is the authority. Labels and model are derived from it: from the given labels first, then from every decision,
-so that a session that is opened again is where the last one was.
+The store is the authority. The closed form is fitted to the given labels once; what the decisions teach beyond it
+(`learning`) follows from the labels as they are now, so that a session that is opened again is where the last one was.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from fewtags.errors import UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.models.discriminant import Discriminant, DiscriminantSums
 from fewtags.review.bursts import burst_leaders
+from fewtags.review.learning import Correction, Learner
 from fewtags.review.sampling import Precision
 from fewtags.review.store import Counts, Decision, DecisionStore, Draft, count_labels
 
@@ -34,6 +36,7 @@ QueueName = Literal["missing", "doubtful", "random", "uncertain"]
 Status = Literal["open", "decided", "present", "absent", "unsure", "all"]
 QUEUES: tuple[QueueName, ...] = get_args(QueueName)
 STATUSES: tuple[Status, ...] = get_args(Status)
+SCREEN = 20  # candidates; by how many of the next ones are probably right a tag is chosen
 _CATEGORIES_KEPT = 4  # of which the chances are kept: a window looks at one
 _CATEGORIES_AT_ONCE = 16  # bounds the memory while all categories are ranked once, on opening
 
@@ -96,6 +99,7 @@ class Summary:
     known: int  # present by the labels as they were given
     expected: float  # tags still missing, by the probabilities of the undecided ones
     left: int  # suggestions nobody decided about yet
+    next_right: float  # share of the next screen of candidates that is expected to be right
     decided: Counts
 
 
@@ -128,8 +132,11 @@ class _Category:
     known_absences: float = 0.0  # share of the absences that were given
     expected: float = 0.0
     left: int = 0
-    counted: int = 0  # the stamp at which these two were counted
+    next_right: float = 0.0
+    counted: int = 0  # the stamp at which these three were counted
     stamp: int = 0  # grows with every change of a label
+    correction: Correction | None = None  # what the decisions teach,
+    learned: int = 0  # and the stamp at which they did
     decided: dict[int, Decision] = field(default_factory=dict)  # row -> what holds
 
 
@@ -140,15 +147,18 @@ class ReviewSession:
         unit_features: Tensor,
         store: DecisionStore,
         *,
+        names: Tensor | None = None,
+        named: Tensor | None = None,
         run: str = "",
         reviewer: str = "",
         readable: np.ndarray | None = None,
         content_hash: Callable[[int], str] = lambda row: "",
         seed: int = 0,
     ):
-        """`unit_features` [N, D] are those of the images of `annotations`; rows that are not `readable` are never
-        shown. `content_hash` of a row's file is kept with a decision about it."""
-        self.annotations, self.features, self.store = annotations, unit_features, store
+        """`unit_features` [N, D] are those of the images of `annotations`, and `names` [N, C] what the names of the
+        categories that are `named` [C] say about them; rows that are not `readable` are never shown. `content_hash` of
+        a row's file is kept with a decision about it."""
+        self.annotations, self.features, self.names, self.store = annotations, unit_features, names, store
         self.run, self.reviewer, self.content_hash, self.seed = run, reviewer, content_hash, seed
         self.readable = np.ones(len(annotations), dtype=bool) if readable is None else readable
         self.given = annotations.labels
@@ -162,32 +172,44 @@ class ReviewSession:
         self._history: dict[tuple[int, int], list[Decision]] = {}  # decisions about a label that were not undone
         self._categories = [_Category() for _ in annotations.categories]
         self.leaders = burst_leaders(unit_features).numpy()
-        self.model = self._fit()
+        self.model = self._fit(named)
+        self.learner = Learner(unit_features, self.model.basis, seed)
+        self._odds: OrderedDict[int, Tensor] = OrderedDict()  # [N] of the closed form, by column
         self._chances: OrderedDict[int, tuple[int, Chances]] = OrderedDict()  # by column, with their stamp
         self._look_at_all()
         self.refresh()
 
-    def _fit(self) -> Discriminant:
+    def _fit(self, named: Tensor | None) -> Discriminant:
         """On the labels as they were given: which of them are known is chance, which ones people decide about is not,
-        and penalty and calibration need the former."""
+        and the closed form needs the former."""
         rows = torch.from_numpy(np.flatnonzero(self.readable))
         features = self.features if self.readable.all() else self.features[rows]
         labels = torch.from_numpy(self.given)[rows]
-        return Discriminant.of(DiscriminantSums.of(features, labels), features, labels)
+        names = None if self.names is None else self.names[rows]
+        return Discriminant.of(DiscriminantSums.of(features, labels), features, labels, names=names, named=named)
 
     def _look_at_all(self) -> None:
         """Rank every category once, before any decision: the counts, and what random samples are drawn from."""
         for first in range(0, len(self._categories), _CATEGORIES_AT_ONCE):
-            weights = self.model.weights[first : first + _CATEGORIES_AT_ONCE]
-            scores = self.features @ weights.T - weights @ self.model.mean
-            for column, category in list(enumerate(self._categories))[first : first + _CATEGORIES_AT_ONCE]:
-                present = self._presence(column, scores[:, column - first])
+            some = slice(first, first + _CATEGORIES_AT_ONCE)
+            odds = self.model.log_odds(self._scores(slice(None), some), some)
+            for column, category in list(enumerate(self._categories))[some]:
+                present = odds[:, column - first].sigmoid().numpy()
                 absences = (self.given[:, column] == ABSENT).sum()
                 category.known_absences = min(absences / max(float((1 - present).sum()), 1e-6), 1.0)
                 chances = Chances(present, self._if_unknown(column, present))
                 self._count(column, chances)
                 suggested = np.flatnonzero(self._suggested(column, chances))
                 category.sample = np.random.default_rng((self.seed, column)).permutation(suggested)
+
+    def _scores(self, rows: slice, columns: slice) -> Tensor:
+        """By the closed form."""
+        weights = self.model.weights[columns]
+        scores = self.features[rows] @ weights.T - weights @ self.model.mean
+        if self.names is None:
+            return scores
+        standard = (self.names[rows, columns] - self.model.name_mean[columns]) * self.model.name_factor[columns]
+        return scores + self.model.name_weight[columns] * standard
 
     def __len__(self) -> int:
         """Number of images."""
@@ -257,24 +279,15 @@ class ReviewSession:
         return None if row is None or column is None else (row, column)
 
     def _learn(self, labels: Iterable[tuple[int, int]]) -> None:
-        """Bring these labels (row, column) and the model to what the history says."""
-        changes: dict[int, list[tuple[int, int, int]]] = {}
-        for row, column in sorted(labels):
+        """Bring these labels (row, column) to what the history says. Corrections follow when they are asked for."""
+        for row, column in labels:
             category, history = self._categories[column], self._history[row, column]
-            old, new = int(self.labels[row, column]), int(self.given[row, column])
             category.decided.pop(row, None)
+            self.labels[row, column] = self.given[row, column]
             if history:
-                category.decided[row], new = history[-1], history[-1].new
-            self.labels[row, column] = new
-            changes.setdefault(column, []).append((row, old, new))
-        for column, of_column in changes.items():
-            self._relabel(column, [change for change in of_column if self.readable[change[0]]])
-            self._categories[column].stamp += 1
-
-    def _relabel(self, column: int, changes: Sequence[tuple[int, int, int]]) -> None:
-        """The model takes in labels (row, old, new) of a category."""
-        rows, old, new = torch.tensor([change for change in changes if change[1] != change[2]] or [(0, 0, 0)]).T
-        self.model.relabel_many(self.features[rows], column, old, new)
+                category.decided[row] = history[-1]
+                self.labels[row, column] = history[-1].new
+            category.stamp += 1
 
     def version(self, row: int, column: int) -> int:
         return self._versions.get((row, column), 0)
@@ -290,28 +303,56 @@ class ReviewSession:
     # --- probabilities ---
 
     def chances(self, column: int) -> Chances:
-        """By the model as it is now. Those of the categories looked at last are kept until a decision."""
+        """By all that is known now. Those of the categories looked at last are kept until a decision."""
         category = self._categories[column]
         stamp, found = self._chances.get(column, (-1, None))
         if found is None or stamp != category.stamp:
-            _, scores = self.model.rerank(column, self.features)
-            present = self._presence(column, scores)
+            odds, correction = self.closed_form(column), self.correction(column)
+            odds = odds if correction is None else odds + correction(self.learner.inputs)
+            present = odds.sigmoid().numpy()
             found = Chances(present, self._if_unknown(column, present))
             self._chances[column] = (category.stamp, found)
             self._count(column, found)
-        self._chances.move_to_end(column)
-        while len(self._chances) > _CATEGORIES_KEPT:
-            self._chances.popitem(last=False)
+        _keep_last(self._chances, column)
         return found
 
-    def _presence(self, column: int, scores: Tensor) -> np.ndarray:
-        return self.model.chance(scores, column).numpy()
+    def closed_form(self, column: int) -> Tensor:
+        """[N] log-odds of presence by the given labels alone."""
+        if column not in self._odds:
+            scores = self._scores(slice(None), slice(column, column + 1))[:, 0]
+            self._odds[column] = self.model.log_odds(scores, column)
+        _keep_last(self._odds, column)
+        return self._odds[column]
+
+    def correction(self, column: int) -> Correction | None:
+        """What the decisions about a category teach; None where there are none."""
+        about = self._categories[column]
+        if about.learned != about.stamp:
+            rows = np.array(sorted(about.decided), dtype=np.int64)
+            rows = rows[self.readable[rows] & (self.labels[rows, column] != UNKNOWN)]
+            about.correction = self._taught(column, rows, about.correction) if len(rows) else None
+            about.learned = about.stamp
+        return about.correction
+
+    def _taught(self, column: int, rows: np.ndarray, start: Correction | None) -> Correction:
+        unknown = torch.from_numpy(self.given[:, column] == UNKNOWN)
+        return self.learner.learn(
+            torch.from_numpy(rows),
+            torch.from_numpy(self.labels[rows, column] == PRESENT),
+            torch.from_numpy(self._undecided(column)),
+            self.closed_form(column) + unknown * self._shift_if_unknown(column),
+            start,
+        )
 
     def _if_unknown(self, column: int, present: np.ndarray) -> np.ndarray:
         """The chance of a presence where nobody said anything: lower, because some presences would be known."""
-        hidden = (1 - float(self.model.known_proportion[column])) * present
-        absent = (1 - self._categories[column].known_absences) * (1 - present)
-        return hidden / np.maximum(hidden + absent, 1e-12)
+        lower = math.exp(self._shift_if_unknown(column)) * present
+        return lower / np.maximum(lower + (1 - present), 1e-12)
+
+    def _shift_if_unknown(self, column: int) -> float:
+        """The same, of log-odds."""
+        hidden = max(1 - float(self.model.known_proportion[column]), 1e-6)
+        return math.log(hidden / max(1 - float(self._categories[column].known_absences), 1e-6))
 
     def threshold(self, column: int, *, given: int = UNKNOWN) -> float:
         """From which chance on the model believes in the tag, of an image with this given label."""
@@ -319,9 +360,12 @@ class ReviewSession:
         return float(self._if_unknown(column, present) if given == UNKNOWN else present)
 
     def left_out(self, column: int, rows: np.ndarray) -> np.ndarray:
-        """Chances of presence of images that are known to have the tag, each judged without itself."""
-        scores = self.model.scores_without(column, self.features[torch.from_numpy(rows)])
-        return self._presence(column, scores)
+        """Chances of presence of images that are given as having the tag, each judged without itself."""
+        places = torch.from_numpy(rows)
+        names = None if self.names is None else self.names[places, column]
+        odds = self.model.log_odds(self.model.scores_without(column, self.features[places], names), column)
+        correction = self.correction(column)
+        return (odds if correction is None else odds + correction(self.learner.inputs[places])).sigmoid().numpy()
 
     # --- queues ---
 
@@ -345,7 +389,7 @@ class ReviewSession:
         chances = self.chances(column)
         worth = chances.present if view.queue == "doubtful" else chances.missing
         if view.queue == "doubtful":
-            worth, rows = worth.copy(), np.flatnonzero(member & (self.labels[:, column] == PRESENT))
+            worth, rows = worth.copy(), np.flatnonzero(member)
             worth[rows] = self.left_out(column, rows)
         if view.queue == "random":
             drawn = np.zeros(len(self), dtype=bool)
@@ -423,20 +467,31 @@ class ReviewSession:
         return (self.given[:, column] == UNKNOWN) & self.readable & ~self.decided(column)
 
     def _count(self, column: int, chances: Chances) -> None:
-        category = self._categories[column]
-        category.expected = float(chances.missing[self._undecided(column)].sum())
+        category, open_ones = self._categories[column], chances.missing[self._undecided(column)]
+        category.expected = float(open_ones.sum())
+        best = -np.partition(-open_ones, SCREEN)[:SCREEN] if len(open_ones) > SCREEN else open_ones
+        category.next_right = float(best.mean()) if len(best) else 0.0
         category.left = int(self._suggested(column, chances).sum())
         category.counted = category.stamp
 
     def summary(self, category: str) -> Summary:
         with self.lock:
-            column = self.column(category)
-            about = self._categories[column]
-            if about.counted != about.stamp:
-                self.chances(column)
-            return Summary(
-                category, int(self._known[column]), about.expected, about.left, count_labels(about.decided.values())
-            )
+            about = self._counted(self.column(category))
+            decided = count_labels(about.decided.values())
+            known = int(self._known[self.column(category)])
+            return Summary(category, known, about.expected, about.left, about.next_right, decided)
+
+    def _counted(self, column: int) -> _Category:
+        about = self._categories[column]
+        if about.counted != about.stamp:
+            self.chances(column)
+        return about
+
+    def surest(self) -> str:
+        """The category of whose next screen of candidates most are expected to be right."""
+        with self.lock:
+            shares = [self._counted(column).next_right for column in range(len(self._categories))]
+            return self.annotations.categories[int(np.argmax(shares))]
 
     def summaries(self) -> list[Summary]:
         return [self.summary(name) for name in self.annotations.categories]
@@ -460,17 +515,19 @@ class ReviewSession:
     def tags(self, row: int, columns: Iterable[int] | None = None) -> list[Tag]:
         """Every category of one image, or those of some columns."""
         with self.lock:
-            scores = self.model.scores(self.features[row : row + 1])[0]
+            odds = self.model.log_odds(self._scores(slice(row, row + 1), slice(None)))[0]
             columns = range(len(self._categories)) if columns is None else columns
-            return [self._tag(row, column, scores[column]) for column in columns]
+            return [self._tag(row, column, odds[column]) for column in columns]
 
-    def _tag(self, row: int, column: int, score: Tensor) -> Tag:
+    def _tag(self, row: int, column: int, odds: Tensor) -> Tag:
         label, given = int(self.labels[row, column]), int(self.given[row, column])
         decision = self._categories[column].decided.get(row)
-        if label == PRESENT:
+        if given == PRESENT:
             present = self.left_out(column, np.array([row]))
         else:
-            present = self._presence(column, score[None])
+            correction = self.correction(column)
+            odds = odds if correction is None else odds + correction(self.learner.inputs[row])
+            present = odds.sigmoid()[None].numpy()
         believed = bool(present[0] >= float(self.model.thresholds[column]))
         chance = self._if_unknown(column, present) if given == UNKNOWN else present
         suggested = label == UNKNOWN and decision is None and believed
@@ -486,6 +543,13 @@ class ReviewSession:
             similarity = (self.features[torch.from_numpy(rows)] @ self.features[row]).numpy()
             best = np.argsort(-similarity, kind="stable")[:number]
             return [(int(rows[place]), float(similarity[place])) for place in best]
+
+
+def _keep_last(kept: OrderedDict[int, Any], column: int) -> None:
+    """Of the categories that were looked at, this one last."""
+    kept.move_to_end(column)
+    while len(kept) > _CATEGORIES_KEPT:
+        kept.popitem(last=False)
 
 
 class LiveQueue:

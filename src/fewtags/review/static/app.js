@@ -111,6 +111,7 @@ class App {
     this.toolbar.addEventListener("screenYes", () => this.answerScreen(1));
     this.toolbar.addEventListener("screenNo", () => this.answerScreen(-1));
     this.toolbar.addEventListener("bulk", () => this.bulk());
+    this.toolbar.addEventListener("surer", () => this.chooseTag(this.tagList.surest().name));
     this.decisions.addEventListener("change", ({ detail }) => this.onChange(detail.tags));
     this.decisions.addEventListener("failed", ({ detail }) => this.onFailed(detail));
     this.decisions.addEventListener("news", ({ detail }) => this.onNews(detail.labels));
@@ -168,6 +169,7 @@ class App {
   onAbout() {
     this.toolbar.show(this.queue.about, this.queue.tag);
     this.tagList.update(this.queue.about.summary);
+    this.toolbar.showSurer(this.queue.about.summary, this.tagList.surest());
     this.grid.draw();
     const nothing = this.queue.length === 0;
     this.empty.hidden = !nothing;
@@ -186,8 +188,7 @@ class App {
   }
 
   nextTag() {
-    const names = this.tagList.names();
-    const next = names[(names.indexOf(this.place.get("tag")) + 1) % names.length];
+    const next = this.tagList.after(this.place.get("tag"));
     if (next) this.chooseTag(next);
   }
 

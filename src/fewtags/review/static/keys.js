@@ -14,7 +14,7 @@ export const ACTIONS = {
   heat: { key: "h", text: "Heat map: where the tag was seen" },
   panel: { key: "i", text: "Show or hide the panel about the image" },
   rerank: { key: "r", text: "Sort everything anew by what was learned" },
-  nextTag: { key: "n", text: "Next tag of the list" },
+  nextTag: { key: "n", text: "Next tag: the surest other one, or the next of a list sorted otherwise" },
   smaller: { key: "[", text: "Smaller pictures" },
   larger: { key: "]", text: "Larger pictures" },
   search: { key: "/", text: "Search tags" },

@@ -11,7 +11,7 @@ export class TagList extends EventTarget {
     this.buttons = new Map(); // name -> element
     this.search = byId("tag-search");
     this.sort = byId("tag-sort");
-    this.sort.value = localStorage.getItem("tag-sort") ?? "expected";
+    this.sort.value = localStorage.getItem("tag-sort") ?? "next";
     this.search.addEventListener("input", () => this.draw());
     this.search.addEventListener("keydown", (event) => this.onSearchKey(event));
     this.sort.addEventListener("change", () => {
@@ -30,6 +30,7 @@ export class TagList extends EventTarget {
   /** Names in the order of the list. It stays as it is while counts change, so that nothing jumps. */
   names() {
     const by = {
+      next: (a, b) => b.next - a.next,
       expected: (a, b) => b.expected - a.expected,
       left: (a, b) => b.left - a.left,
       known: (a, b) => a.known - b.known,
@@ -39,6 +40,19 @@ export class TagList extends EventTarget {
     this.order ??= [...this.tags.values()].sort((a, b) => by(a, b) || compare(a.name, b.name)).map((tag) => tag.name);
     const text = this.search.value.trim().toLowerCase();
     return this.order.filter((name) => name.toLowerCase().includes(text));
+  }
+
+  /** Where to go on from a tag: to the surest other one, or, in a list sorted in another way, to the one below. */
+  after(name) {
+    const names = this.names();
+    if (this.sort.value !== "next") return names[(names.indexOf(name) + 1) % names.length];
+    const others = names.filter((other) => other !== name).map((other) => this.tags.get(other));
+    return others.reduce((best, tag) => (best && best.next >= tag.next ? best : tag), null)?.name;
+  }
+
+  /** The tag of whose next screen most is expected to be right. */
+  surest() {
+    return [...this.tags.values()].reduce((best, tag) => (best.next >= tag.next ? best : tag));
   }
 
   draw() {

@@ -19,6 +19,7 @@ export class Toolbar extends EventTarget {
     this.banner = h("div", { class: "banner", hidden: true });
     this.filters = h("form", { class: "filters", hidden: true, onsubmit: (event) => event.preventDefault() });
     this.selection = h("span", { class: "quiet" });
+    this.surer = h("span", { class: "quiet wide-only" });
     const fire = (name) => () => this.dispatchEvent(new Event(name));
     this.filterButton = h("button", { "aria-expanded": "false", onclick: () => this.toggleFilters() }, "Filters");
     const deciding = readOnly
@@ -31,7 +32,7 @@ export class Toolbar extends EventTarget {
     this.element = h(
       "div",
       { class: "toolbar" },
-      h("div", { class: "row count-row" }, this.count, h("div", { class: "grow" }), this.filterButton),
+      h("div", { class: "row count-row" }, this.count, h("div", { class: "grow" }), this.surer, this.filterButton),
       deciding.length ? h("div", { class: "row" }, ...deciding, h("div", { class: "grow" }), this.selection) : null,
       this.filters,
       this.banner,
@@ -114,6 +115,15 @@ export class Toolbar extends EventTarget {
       );
     }
     this.banner.replaceChildren(...parts);
+  }
+
+  /** How much of what comes next is expected to be right, and where more is. */
+  showSurer(tag, surest) {
+    this.surer.hidden = this.place.get("queue") !== "missing" || this.place.get("status") !== "open";
+    this.surer.replaceChildren(`next ones ≈ ${percent(tag.next)} right`);
+    if (surest.name === tag.name || surest.next < tag.next + 0.05) return;
+    const go = () => this.dispatchEvent(new Event("surer"));
+    this.surer.append("; surer: ", h("button", { class: "link", onclick: go }, `${surest.name}, ${percent(surest.next)}`));
   }
 
   showSelection(number) {

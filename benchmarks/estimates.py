@@ -1,0 +1,98 @@
+"""Estimated against true: mAP and the number of missing tags, from partial labels alone and from complete ones.
+
+    .venv/bin/python benchmarks/estimates.py --data ../shared/data/VOCdevkit \\
+        --weights ../shared/weights/tf_efficientnet_lite0_fp16.safetensors [--out results/estimates] [--work FOLDER]
+
+`instant` is fitted to training images of which a share of the positives is known. Estimated is what `fewtags train`
+says at the end, from each label judged without itself; true is the same scores measured with the complete labels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+import numpy as np
+import torch
+from photo_features import Photos, photos
+
+from fewtags.data.partial_labels import hide_labels
+from fewtags.estimates import estimate_quality
+from fewtags.labels import PRESENT
+from fewtags.metrics import mean_average_precision
+from fewtags.models.discriminant import Discriminant, DiscriminantSums
+
+COLUMNS = (
+    "known", "seed", "estimated_map", "map_low", "map_high", "true_map",
+    "estimated_missing", "missing_low", "missing_high", "true_missing",
+)  # fmt: skip
+
+
+def measure(found: Photos, known: float, seed: int) -> dict[str, object]:
+    truth = found.train.annotations.labels == PRESENT
+    labels = torch.from_numpy(hide_labels(truth, known, seed))
+    features, weights = found.train.features, (labels == PRESENT).float()
+    model = Discriminant(labels.shape[1], features.shape[1])
+    sums = DiscriminantSums.of(features, labels)
+    images, _ = model.fit(sums, features, labels, names=found.train.names, named=found.named)
+    estimates = estimate_quality(model.left_out(images, weights), float(model.known_proportion.mean()))
+    scores = model.without_own(images.total).scores(images.rotated, weights)
+    if images.names is not None:
+        scores = scores + model.name_weight * images.names
+    values: tuple[object, ...] = (
+        known,
+        seed,
+        *(f"{100 * value:.1f}" for value in estimates.map),
+        f"{100 * mean_average_precision(scores.numpy(), truth):.1f}",
+        *(round(value) for value in estimates.missing),
+        int((truth & (labels.numpy() != PRESENT)).sum()),
+    )
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def summary(rows: list[dict[str, object]]) -> str:
+    """Mean absolute errors by known proportion, as a table in Markdown."""
+    lines = ["| known | mAP estimated | true | mean error, points | missing estimated | true | mean error |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for known in dict.fromkeys(row["known"] for row in rows):
+        group = [{name: float(str(value)) for name, value in row.items()} for row in rows if row["known"] == known]
+        est_map, true_map, est, true = (
+            np.array([row[name] for row in group])
+            for name in ("estimated_map", "true_map", "estimated_missing", "true_missing")
+        )
+        error, share = np.abs(est_map - true_map).mean(), np.abs(est / true - 1).mean()
+        lines.append(
+            f"| {float(str(known)):.0%} | {est_map.mean():.1f} | {true_map.mean():.1f} | {error:.1f} | "
+            f"{est.mean():,.0f} | {true.mean():,.0f} | {share:.0%} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data/VOCdevkit"))
+    parser.add_argument(
+        "--weights", type=Path, default=Path("../shared/weights/tf_efficientnet_lite0_fp16.safetensors")
+    )
+    parser.add_argument("--out", type=Path, default=Path("results/estimates"))
+    parser.add_argument("--work", type=Path, default=Path("runs/voc-features"), help="where features are kept")
+    parser.add_argument("--known", type=float, nargs="+", default=[0.1, 0.3, 0.5])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    options = parser.parse_args()
+    found = photos(options.data, options.weights, options.work)
+    rows = []
+    for known in options.known:
+        for seed in options.seeds:
+            rows.append(measure(found, known, seed))
+            print(*rows[-1].values(), flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with (options.out / "runs.csv").open("w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(summary(rows))
+
+
+if __name__ == "__main__":
+    main()
