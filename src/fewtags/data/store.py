@@ -244,7 +244,7 @@ def prepared(image: str, file: Path, side: int) -> tuple[np.ndarray, Row]:
         content = np.asarray(read_square(file, side))
     except BadImage as error:
         return np.zeros((side, side, 3), np.uint8), Row(image, size, changed, file_hash(file), problem=error.reason)
-    return content, Row(image, size, changed, file_hash(file), zlib.crc32(np.ascontiguousarray(content)))
+    return content, Row(image, size, changed, file_hash(file), zlib.crc32(content.tobytes()))
 
 
 def read_lines(file: Path) -> Iterator[tuple[Row, int]]:
