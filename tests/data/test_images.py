@@ -285,3 +285,35 @@ def test_large_pictures_are_unpacked_one_at_a_time(tmp_path, monkeypatch):
         assert waiting.is_alive()
     waiting.join(10)
     assert not waiting.is_alive()
+
+
+MEASURE = """
+import resource, sys
+from fewtags.data.images import open_resized
+from fewtags.data.prefetch import in_order
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+before = peak()
+for image in in_order(lambda file: open_resized(file, (224, 224)), sys.argv[1:], workers=4, ahead=8):
+    assert image.size == (224, 224)
+print(peak() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is in other units, or not known")
+@pytest.mark.parametrize(("suffix", "megabytes"), [("jpg", 150), ("png", 500)])
+def test_pictures_of_100_megapixels_take_bounded_memory(tmp_path, suffix, megabytes):
+    """Four threads read six of them. One takes 400 MB when it is unpacked (Pillow has four bytes a pixel), which a JPEG
+    is not; four at once would take 1.6 GB."""
+    Image.linear_gradient("L").resize((10_000, 10_000)).convert("RGB").save(
+        tmp_path / f"0.{suffix}", **({"compress_level": 1} if suffix == "png" else {})
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, *[str(tmp_path / f"0.{suffix}")] * 6],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert float(done.stdout) < megabytes

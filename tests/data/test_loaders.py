@@ -202,3 +202,13 @@ def test_unreadable_images_are_left_out_of_the_batch():
     assert loaded.batch.labels.tolist() == [[0], [-1]]
     assert loaded.broken == {0: "a.png: broken"}
     assert Collate(labels)([Sample(None, 0, "broken")]) == dataset.Loaded(None, {0: "broken"})
+
+
+def test_batches_for_a_gpu_are_in_pinned_memory(patches, monkeypatch):
+    """From there they are copied while the GPU computes. There is none here, so the call is watched."""
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor)
+    for on_gpu in (False, True):
+        batches = image_batches(patches, InputConfig(size=32), batch_size=16, augment=False, on_gpu=on_gpu)
+        loaded = [one.batch.images for one in batches.epoch()]
+        assert [id(images) for images in pinned] == ([id(images) for images in loaded] if on_gpu else [])

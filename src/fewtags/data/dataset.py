@@ -15,6 +15,7 @@ from fewtags.contract import Batch
 from fewtags.data.annotations import Annotations
 from fewtags.data.images import BadImage
 from fewtags.data.preprocess import InputConfig, random_crop_flip, read_square
+from fewtags.data.store import PreparedImages
 
 
 class Sample(NamedTuple):
@@ -38,12 +39,22 @@ class ImageDataset:
     Several threads may read from it.
     """
 
-    def __init__(self, annotations: Annotations, config: InputConfig, *, augment: bool, seed: int, keep: bool):
+    def __init__(
+        self,
+        annotations: Annotations,
+        config: InputConfig,
+        *,
+        augment: bool,
+        seed: int,
+        keep: bool,
+        prepared: PreparedImages | None = None,  # of the side that is read
+    ):
         self.annotations = annotations
         self.config = config
         self.augment = augment
         self.seed = seed
         self.kept: dict[int, Image.Image] | None = {} if keep else None
+        self.prepared = prepared
 
     def __len__(self) -> int:
         return len(self.annotations)
@@ -68,10 +79,16 @@ class ImageDataset:
     def _resized(self, row: int) -> Image.Image:
         if self.kept is not None and row in self.kept:
             return self.kept[row]
-        image = read_square(self.annotations.path(row), self.config.first_side if self.augment else self.config.size)
+        image = self._read(row)
         if self.kept is not None:
             self.kept[row] = image
         return image
+
+    def _read(self, row: int) -> Image.Image:
+        path = self.annotations.path(row)
+        if self.prepared is not None and (found := self.prepared.find(self.annotations.images[row], path)) is not None:
+            return found
+        return read_square(path, self.config.first_side if self.augment else self.config.size)
 
 
 class Collate:

@@ -27,6 +27,7 @@ from fewtags.errors import DataError
 # What a file may turn out to be, whatever its name says. Pillow knows more, but nobody keeps photos in the rest, and
 # some of it starts other programs (EPS runs Ghostscript). HEIF is there if pillow-heif is installed.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000", "HEIF")
+DECODER = 2  # goes up when an image file gives other pixels than before: what was kept is then made anew
 OVERSAMPLING = 2  # with 2, scaling changes the 224 px result by 0.2 grey levels on average, and costs no mAP
 STRIP_PIXELS = 2**20  # colours are converted so many pixels at a time, so that only the file's own pixels are in memory
 LARGE_PIXELS = 2**25  # larger pictures are unpacked one at a time, however many threads read

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import Collate, ImageDataset, Loaded
 from fewtags.data.prefetch import default_workers, in_order
 from fewtags.data.preprocess import InputConfig
+from fewtags.data.store import ImageStore, PreparedImages
+from fewtags.errors import UserError
 
 KEEP_BYTES = 2 * 1024**3
 AHEAD = 2  # batches that may wait to be used
@@ -79,13 +82,31 @@ def image_batches(
     shuffle: bool | None = None,  # by default where augmented
     seed: int = 0,
     on_gpu: bool = False,
+    store: str | None = None,
 ) -> ImageBatches:
-    """Of the images of `annotations`; `workers` threads read them, by default as many as there are cores."""
+    """Of the images of `annotations`; `workers` threads read them, by default as many as there are cores.
+
+    What `store` has of them, as `fewtags prepare` made it, is taken from there.
+    """
+    side = input_config.first_side if augment else input_config.size
+    prepared = None if store is None else prepared_images(Path(store), side, required=augment)
     keep = input_config.keep_in_memory
     if keep is None:
-        side = input_config.first_side if augment else input_config.size
-        keep = len(annotations) * side * side * 3 < KEEP_BYTES
-    dataset = ImageDataset(annotations, input_config, augment=augment, seed=seed, keep=keep)
+        keep = prepared is None and len(annotations) * side * side * 3 < KEEP_BYTES
+    dataset = ImageDataset(annotations, input_config, augment=augment, seed=seed, keep=keep, prepared=prepared)
     sampler = EpochBatches(len(annotations), batch_size, shuffle=augment if shuffle is None else shuffle, seed=seed)
     collate = Collate(torch.from_numpy(annotations.labels), pin=on_gpu)
     return ImageBatches(dataset, sampler, collate, default_workers() if workers is None else workers)
+
+
+def prepared_images(folder: Path, side: int, *, required: bool) -> PreparedImages | None:
+    """Those of this side; None where the store has none and they are not required."""
+    store = ImageStore.open(folder)
+    found = store.of_side(side)
+    if found is None and required:
+        has = " and ".join(str(size) for size in store.sides)
+        raise UserError(
+            f"data.store={folder} has images of {has} px, and this run takes crops of {side} px; "
+            f"prepare one with --size {round(side * 7 / 8)}, or leave data.store out."
+        )
+    return found

@@ -38,6 +38,9 @@ class DataConfig(Settings):
     """Which positives stay known; 0 is the paper's draw."""
     decisions: str | None = None
     """Decisions about single labels to put over those of the source; `fewtags train --reviewed RUN` writes the file."""
+    store: str | None = None
+    """Folder that `fewtags prepare` made of these images: they are read from it, which is faster where the backbone is
+    trained. The numbers of a run are the same."""
     val_share: float | None = Field(None, ge=0, lt=1)
     """Share of the training images held out for validation; by default 0.15 where the data has no val or test split."""
 

@@ -32,9 +32,11 @@ from fewtags.atomic import atomic_write, write_json
 from fewtags.contract import Batch
 from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import ImageDataset, Loaded
+from fewtags.data.images import DECODER
 from fewtags.data.loaders import EpochBatches
 from fewtags.data.prefetch import default_workers, in_order
 from fewtags.data.preprocess import InputConfig
+from fewtags.data.store import file_hash
 from fewtags.engine.feature_pass import FeaturePass, average, num_rows
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.runtime import KINDS, choose_runtime
@@ -45,7 +47,6 @@ from fewtags.progress import ProgressBar, progress_bar
 from fewtags.train_settings import CacheConfig
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-DECODER = 2  # goes up when an image file gives other pixels than before
 SAVE_EVERY = 256  # images after which the progress is written down
 IN_MEMORY = 2**30  # bytes: a smaller cache is read into memory, a larger one stays on the disk and is mapped
 WORTH_SAYING = 10**9  # bytes: before more than this is written, people are told
@@ -249,14 +250,6 @@ def content_hash(annotations: Annotations, bar: ProgressBar) -> str:
         bar.step()
         digest.update(f"{name}\0{content}\n".encode())
     return digest.hexdigest()
-
-
-def file_hash(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return "missing"
 
 
 def image_stamps(annotations: Annotations) -> str:

@@ -155,6 +155,7 @@ def make_batches(
             shuffle=training,
             seed=config.seed,
             on_gpu=on_gpu,
+            store=config.data.store,
         )
     return cached_batches(
         annotations,
