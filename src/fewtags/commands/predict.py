@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fewtags.atomic import write_json
+from fewtags.atomic import naming, write_json
 from fewtags.data.csv_cells import protected, unprotected
 from fewtags.data.image_files import Skipped
 from fewtags.data.writers import WRITERS, TagWriter, open_writer
@@ -28,6 +28,7 @@ from fewtags.engine.prediction import NOT_A_NUMBER, Prediction, iter_images, no_
 from fewtags.engine.purpose import purpose_thresholds
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import Interrupted, RunFailed, UserError
+from fewtags.locks import try_to_lock
 from fewtags.models.saved import SavedModel, load_model
 from fewtags.progress import progress_bar
 
@@ -267,11 +268,11 @@ def writing_to(out: Path | None, about: Mapping[str, Any], written: Written, ove
         yield sys.stdout
         return
     out.parent.mkdir(parents=True, exist_ok=True)
-    if overwrite:
-        out.unlink(missing_ok=True)
-    write_json(about_file(out), about)
-    with out.open("a", encoding="utf-8", errors="surrogateescape", newline="") as stream:
-        stream.truncate(written.end)
+    with naming(out), out.open("a", encoding="utf-8", errors="surrogateescape", newline="") as stream:
+        if not try_to_lock(stream):
+            raise UserError(f"Another process is writing to {out}; wait until it has ended, or choose another --out.")
+        write_json(about_file(out), about)
+        stream.truncate(0 if overwrite else written.end)
         yield stream
 
 

@@ -6,7 +6,6 @@ any folder, and also after it was moved together with its data; `load_run_config
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from datetime import datetime
@@ -29,7 +28,7 @@ from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
 from fewtags.engine.run import Run
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
-from fewtags.models.saved import file_checksum
+from fewtags.models.saved import damaged, file_checksum, read_object
 from fewtags.wording import plural
 
 
@@ -246,9 +245,11 @@ def load_run_config(folder: Path) -> RunConfig:
 def base_of_paths(folder: Path, source: str) -> Path:
     """What a run's relative paths are relative to. Older runs do not say; then it is the current folder."""
     file = RunFolder(folder).data
-    noted = (json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}).get("relative_to")
+    noted = (read_object(file) if file.is_file() else {}).get("relative_to")
     if not noted:
         return Path.cwd()
+    if not isinstance(noted, dict) or not all(isinstance(noted.get(key), str) for key in ("folder", "from_run")):
+        raise damaged(file)
     bases = [Path(noted["folder"]), Path(os.path.normpath(folder.resolve() / noted["from_run"]))]
     return next((base for base in bases if (base / source).exists()), bases[0])
 

@@ -12,6 +12,7 @@ from timm.utils import ModelEmaV3
 from torch import nn
 
 from fewtags import distributed
+from fewtags.atomic import append_line
 from fewtags.config import RunConfig
 from fewtags.contract import Problem, Progress
 from fewtags.data.annotations import Annotations
@@ -94,8 +95,7 @@ class Run:
                 self.broken.add(path)
                 self.log.warn(f"Left out: {reason}")
                 self.files.bad_images.parent.mkdir(parents=True, exist_ok=True)  # another process may come first
-                with self.files.bad_images.open("a", encoding="utf-8") as out:
-                    out.write(reason + "\n")
+                append_line(self.files.bad_images, reason)
 
 
 def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.device, log: RunLog) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fewtags import distributed
-from fewtags.atomic import write_json
+from fewtags.atomic import atomic_write, write_json
 from fewtags.config import RunConfig
 from fewtags.contract import Batch, Progress, StepResult
 from fewtags.data.prepare import RunData, prepare_data
@@ -31,6 +31,7 @@ from fewtags.engine.start import start_head
 from fewtags.engine.thresholds import choose_thresholds
 from fewtags.errors import DataError, Interrupted, RunFailed, UserError
 from fewtags.labels import UNKNOWN
+from fewtags.locks import only_process_in
 from fewtags.methods import objective_class
 from fewtags.metrics import Scores
 from fewtags.models.saved import SavedModel, read_object
@@ -72,21 +73,37 @@ def train(
     if resume and (finished := finished_result(files, config)) is not None:
         log.say(f"The run in {folder} is finished: there is nothing to resume.")
         return finished
-    if not resume:
-        refuse_to_overwrite(files)
-    checkpoint = load_last(files) if resume and files.can_resume else None
-    if data is None:
-        data = prepare_data(config.data, config.seed)
-    try:
-        run = build_run(config, folder, data, device, log)
-        start_new(run) if checkpoint is None else resume_from(run, checkpoint)
-        with stop_signals() as stop:
-            while run.epoch < run.num_epochs:
-                train_one_epoch(run, stop)
-                finish_epoch(run)
-        return finish_run(run)
-    except KeyboardInterrupt:
-        raise Interrupted(how_to_go_on(files)) from None
+    with alone_in(folder):
+        if not resume:
+            refuse_to_overwrite(files)
+        checkpoint = load_last(files) if resume and files.can_resume else None
+        if data is None:
+            data = prepare_data(config.data, config.seed)
+        try:
+            run = build_run(config, folder, data, device, log)
+            start_new(run) if checkpoint is None else resume_from(run, checkpoint)
+            with stop_signals() as stop:
+                while run.epoch < run.num_epochs:
+                    train_one_epoch(run, stop)
+                    finish_epoch(run)
+            return finish_run(run)
+        except KeyboardInterrupt:
+            raise Interrupted(how_to_go_on(files)) from None
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """No other run may write to `folder`. The first process has the lock for all of its group; it alone complains."""
+    refused = None
+    with ExitStack() as locks:
+        if distributed.is_main():
+            try:
+                locks.enter_context(only_process_in(folder, "fewtags train"))
+            except UserError as error:
+                refused = error
+        if distributed.anywhere(refused is not None):
+            raise refused or UserError("")
+        yield
 
 
 def start_new(run: Run) -> None:
@@ -339,7 +356,8 @@ def finish_run(run: Run) -> RunResult:
     thresholds = thresholds_of(run)
     if distributed.is_main():
         for name, measured in run.latest.items():
-            np.savez_compressed(run.files.predictions(name), probabilities=measured.predictions.probabilities)
+            with atomic_write(run.files.predictions(name)) as beside, beside.open("wb") as out:
+                np.savez_compressed(out, probabilities=measured.predictions.probabilities)
         saved = saved_model(run, thresholds)
         saved.save(run.files.model)
         estimates = estimate_run(run, saved)

@@ -19,6 +19,7 @@ from fewtags.experiments.executors import Ended, Executor, LocalExecutor
 from fewtags.experiments.grid import PlannedRun
 from fewtags.experiments.runs import read_run, tidy_rows, write_csv
 from fewtags.experiments.tables import write_tables
+from fewtags.locks import only_process_in
 from fewtags.progress import ProgressBar, duration, progress_bar
 from fewtags.wording import plural
 
@@ -41,6 +42,10 @@ class Bench:
 
     def run(self) -> list[PlannedRun]:
         """Bring every run to its end and return those that failed; runs.csv and tables.* grow with each one."""
+        with only_process_in(self.folder, "fewtags bench"):
+            return self._run()
+
+    def _run(self) -> list[PlannedRun]:
         for run in self.runs:
             check_settings(run, self.files(run))
         self.waiting = [run for run in self.runs if not self.files(run).is_finished]
@@ -48,7 +53,6 @@ class Bench:
         self.say(
             f"{plural(len(self.runs), 'run')} in {self.folder}: {num_finished} finished, {len(self.waiting)} to do."
         )
-        self.folder.mkdir(parents=True, exist_ok=True)
         self.write_results()
         no_bar = self.quiet or not self.console.is_terminal
         with progress_bar("Runs", len(self.waiting), self.console, no_bar) as bar:

@@ -25,7 +25,7 @@ from fewtags.experiments.runs import RunRecord, label
 from fewtags.labels import ABSENT, PRESENT
 from fewtags.models.attention_maps import evidence_maps, overlay, tells_where
 from fewtags.models.build import make_problem
-from fewtags.models.saved import load_model, read_thresholds
+from fewtags.models.saved import damaged, load_model, read_thresholds
 
 NUM_IMAGES = 8
 NUM_MAPS = 2  # heat maps of an image, for the most probable of its tags
@@ -84,7 +84,10 @@ class Gallery:
 def data_of(run: RunRecord, moved_to: Path | None = None) -> RunData:
     """The data of a run, as it was when it was trained. Raises UserError where it is gone or has changed."""
     data = load_run_data(run.folder, moved_to)
-    if data.train.content_hash() != run.data["train"]["hash"]:
+    noted = run.data.get("train")
+    if not isinstance(noted, dict) or "categories" not in run.data or "known_positives" not in run.data:
+        raise damaged(RunFolder(run.folder).data)
+    if data.train.content_hash() != noted.get("hash"):
         raise DataError(f"The training images of {run.folder} or their labels have changed since it was trained.")
     return data
 
@@ -119,7 +122,13 @@ def tags_of(run: RunRecord, probabilities: np.ndarray, part: Annotations, row: i
 
 def _probabilities(run: RunRecord) -> np.ndarray:
     file = RunFolder(run.folder).predictions(str(run.split))
-    return np.load(file)["probabilities"] if file.is_file() else np.zeros((0, 0))
+    if not file.is_file():
+        return np.zeros((0, 0))
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            return np.asarray(arrays["probabilities"])
+    except Exception as error:  # damaged bytes make NumPy, zipfile and zlib raise nearly anything
+        raise damaged(file) from error
 
 
 def _thresholds(run: RunRecord) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import read_rows
 from fewtags.errors import UserError
 from fewtags.methods import METHODS
+from fewtags.models.saved import damaged, read_object
 
 Proportion = float | str | None  # of known positives; "single" for one an image, None for the labels as they came
 
@@ -58,25 +58,23 @@ class RunRecord:
 def read_run(folder: Path) -> RunRecord:
     files = RunFolder(folder)
     config, data = read_yaml(files.config), _read_json(files.data)
-    cell = {
-        "dataset": data.get("name", "dataset"),
-        "method": config["method"]["name"],
-        "profile": config["method"]["profile"],
-        "proportion": config["data"]["known"],
-        "seed": config["seed"],
-        **_read_json(files.cell),
-    }
     result, rows = _read_json(files.result), read_rows(files.metrics)
+    try:
+        cell = {
+            "dataset": data.get("name", "dataset"),
+            "method": config["method"]["name"],
+            "profile": config["method"]["profile"],
+            "proportion": config["data"]["known"],
+            "seed": config["seed"],
+        }
+    except (KeyError, TypeError) as error:
+        raise damaged(files.config) from error
+    cell |= {name: value for name, value in _read_json(files.cell).items() if name in cell}
     return RunRecord(folder=folder, config=config, data=data, result=result, rows=rows, **cell)
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file} is damaged ({error}).") from error
+    return read_object(file) if file.is_file() else {}
 
 
 def find_runs(paths: Iterable[Path]) -> list[RunRecord]:

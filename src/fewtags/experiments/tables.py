@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fewtags.atomic import atomic_write
 from fewtags.data.csv_cells import protected
 from fewtags.experiments import published
 from fewtags.experiments.runs import Proportion, method_place, proportion_label, proportion_place, row_label
@@ -156,12 +159,12 @@ def unique(values: Any) -> list:
 
 
 def to_markdown(table: Table) -> str:
-    lines = [f"**{table.title}.** {table.note}", ""]
-    lines.append("| method | " + " | ".join(table.columns) + " |")
+    lines = [f"**{_markdown(table.title)}.** {table.note}", ""]
+    lines.append("| method | " + " | ".join(map(_markdown, table.columns)) + " |")
     lines.append("|---|" + "---:|" * len(table.columns))
     for label, cells in table.cells():
         marked = [f"**{text}**" if best else text for text, best in cells]
-        lines.append(f"| {label} | " + " | ".join(marked) + " |")
+        lines.append(f"| {_markdown(label)} | " + " | ".join(marked) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -190,12 +193,25 @@ def to_csv(table: Table) -> str:
     return out.getvalue()
 
 
+def _markdown(text: str) -> str:
+    """Names come from data sets: no markup of theirs gets into the page."""
+    plain = html.escape(" ".join(text.split()), quote=False)
+    return re.sub(r"([\\`*\[\]|])", r"\\\1", plain)
+
+
+LATEX = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--",
+    "<": r"\textless{}", ">": r"\textgreater{}", **{sign: f"\\{sign}" for sign in "%_&$#{}"},
+}  # fmt: skip
+
+
 def _latex(text: str) -> str:
-    return text.replace("%", r"\%").replace("_", r"\_").replace("±", r"$\pm$").replace("–", "--")
+    return "".join(LATEX.get(sign, sign) for sign in " ".join(text.split()))
 
 
 def write_tables(rows: Sequence[Row], folder: Path) -> None:
     """tables.md, tables.csv and tables.tex: after the last epoch first, then at the best one."""
     tables = [table for rule in RULE_NOTES for table in paper_tables(rows, rule)]
     for suffix, form in (("md", to_markdown), ("csv", to_csv), ("tex", to_latex)):
-        (folder / f"tables.{suffix}").write_text("\n".join(map(form, tables)), encoding="utf-8")
+        with atomic_write(folder / f"tables.{suffix}") as beside:
+            beside.write_text("\n".join(map(form, tables)), encoding="utf-8")
