@@ -15,6 +15,7 @@ from pydantic import Field, SerializeAsAny, ValidationError
 
 from fewtags.data.prepare import DataConfig
 from fewtags.data.preprocess import InputConfig
+from fewtags.data.remote import remote_url
 from fewtags.errors import UserError, did_you_mean
 from fewtags.methods import find_method, objective_class
 from fewtags.models.build import ModelConfig
@@ -68,7 +69,9 @@ class RunConfig(Settings):
 
 
 def _under(folder: Path, path: Any) -> Any:
-    return str(folder / Path(path).expanduser()) if isinstance(path, str | Path) else path
+    if not isinstance(path, str | Path) or remote_url(path) is not None:
+        return path
+    return str(folder / Path(path).expanduser())
 
 
 DEFAULT_METHOD = "instant"

@@ -24,4 +24,4 @@ def test_one_category(method, patches, tmp_path):
     assert data.test is not None
     found = predict_annotations(load_model(tmp_path / "run"), data.test).probabilities
     with np.load(tmp_path / "run" / "predictions-test.npz") as kept:
-        np.testing.assert_allclose(found, kept["probabilities"], atol=1e-4)
+        np.testing.assert_allclose(found, kept["probabilities"], atol=1e-3)  # cached features are rounded

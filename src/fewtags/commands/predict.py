@@ -24,7 +24,7 @@ from fewtags.atomic import naming, write_json
 from fewtags.data.csv_cells import protected, unprotected
 from fewtags.data.image_files import Skipped
 from fewtags.data.writers import WRITERS, TagWriter, open_writer
-from fewtags.engine.prediction import NOT_A_NUMBER, Prediction, iter_images, no_images, predict_files
+from fewtags.engine.prediction import NOT_A_NUMBER, Prediction, iter_images, name_of, no_images, predict_files
 from fewtags.engine.purpose import purpose_thresholds
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import Interrupted, RunFailed, UserError
@@ -84,7 +84,7 @@ def write_predictions(
             bar.say(f"{out} has {written.count} images already; going on with the rest.")
             bar.skip(written.count)
         write = row_writer(out, stream, rows, written, writer)
-        todo = (path for path in iter_images(images) if str(path) not in written)
+        todo = (path for path in iter_images(images) if name_of(path, 0) not in written)
         predictions = predict_files(
             saved, todo, num_files=total - written.count, device=device, batch_size=batch_size, workers=workers,
             runtime=runtime, say=bar.say,

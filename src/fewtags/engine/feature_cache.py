@@ -37,7 +37,8 @@ from fewtags.data.dataset import ImageDataset, Loaded
 from fewtags.data.loaders import EpochBatches
 from fewtags.data.prefetch import default_workers, in_order
 from fewtags.data.preprocess import InputConfig
-from fewtags.engine.feature_pass import FeaturePass, average, num_rows
+from fewtags.engine.feature_pass import Pass, average, num_rows
+from fewtags.engine.ray_pass import make_pass
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.runtime import KINDS, choose_runtime
 from fewtags.errors import DataError, RunFailed, UserError
@@ -202,7 +203,7 @@ def cached_batches(
     log: RunLog | None = None,
 ) -> CachedBatches:
     """Batches of the frozen stages' features; they are computed now unless an equal cache is there already."""
-    dataset = ImageDataset(annotations, input_config, augment=augment, seed=seed, keep=False)
+    dataset = ImageDataset(annotations.without_labels(), input_config, augment=augment, seed=seed, keep=False)
     views = cache_config.views if augment else 1
     root = cache_root(cache_config)
     about = {
@@ -228,7 +229,8 @@ def cached_batches(
                 )
                 if log is not None and runtime.sentence:
                     log.say(runtime.sentence)
-                making = FeaturePass(runtime, average if pooled else None, workers=workers)
+                finish = average if pooled else None
+                making = make_pass(backbone, runtime, input_config.size, device, precision, finish, workers)
                 compute(root / cache_key(about, runtime.name), dataset, making, views, cache_config.dtype, log)
     distributed.wait_for_all()
     if cache is None:
@@ -381,7 +383,7 @@ def weights_hash(backbone: Backbone) -> str:
 
 
 def compute(
-    folder: Path, dataset: ImageDataset, making: FeaturePass, views: int, dtype: str, log: RunLog | None = None
+    folder: Path, dataset: ImageDataset, making: Pass, views: int, dtype: str, log: RunLog | None = None
 ) -> None:
     """Fill `<folder>.part` row by row, going on where an interrupted one ended; then rename it."""
     part, num_images = folder.with_name(folder.name + ".part"), len(dataset)

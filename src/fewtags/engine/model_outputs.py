@@ -23,7 +23,8 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import ImageDataset
 from fewtags.engine.evaluation import Batches
 from fewtags.engine.feature_cache import cached_batches, keeps_averages, keeps_features, one_at_a_time
-from fewtags.engine.feature_pass import FeatureBatches, FeaturePass
+from fewtags.engine.feature_pass import FeatureBatches
+from fewtags.engine.ray_pass import make_pass
 from fewtags.engine.run import choose_device, precision_of
 from fewtags.engine.runtime import choose_runtime
 from fewtags.errors import DataError, RunFailed
@@ -157,9 +158,10 @@ def batches_for(saved: SavedModel, annotations: Annotations, config: RunConfig |
                 precision=precision_of(config.train.precision, device),
             )
     model.backbone.freeze_before("head")
-    dataset = ImageDataset(annotations, saved.input, augment=False, seed=0, keep=False)
+    dataset = ImageDataset(annotations.without_labels(), saved.input, augment=False, seed=0, keep=False)
     runtime = choose_runtime(model.backbone, "auto", saved.input.size, device, num_images=len(annotations))
-    return FeatureBatches(dataset, FeaturePass(runtime), torch.from_numpy(annotations.labels))
+    making = make_pass(model.backbone, runtime, saved.input.size, device)
+    return FeatureBatches(dataset, making, torch.from_numpy(annotations.labels))
 
 
 def outputs_key(saved: SavedModel, annotations: Annotations) -> str:

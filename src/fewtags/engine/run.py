@@ -18,6 +18,7 @@ from fewtags.contract import Problem, Progress
 from fewtags.data.annotations import Annotations
 from fewtags.data.loaders import image_batches
 from fewtags.data.prepare import RunData
+from fewtags.engine.cluster import active_cluster
 from fewtags.engine.evaluation import Batches, Predictions
 from fewtags.engine.feature_cache import cached_batches, keeps_averages, keeps_features
 from fewtags.engine.run_folder import RunFolder
@@ -109,6 +110,11 @@ def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.devi
     learner.model.takes_maps = keeps_features(
         config.cache, learner.model, config.input.size, num_views(config, learner, data)
     )
+    if active_cluster() is not None and not learner.model.takes_maps:
+        raise UserError(
+            "--ray computes what a frozen backbone makes of images, and here that is trained or not kept; freeze it "
+            "(model.train_from=head, cache.enabled=auto), or train with torchrun."
+        )
     half = precision_of(config.train.precision, device) == torch.float16
     return Run(
         config=config,

@@ -128,5 +128,7 @@ def outcome_line(files: RunFolder) -> str:
 def why(files: RunFolder, exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         return f"killed by signal {-exit_code}"
+    if exit_code == 0:
+        return f"it ended well, and {files.result} is not there: all machines must share that folder"
     lines = files.log.read_text(encoding="utf-8").strip().splitlines() if files.log.is_file() else []
     return lines[-1] if lines else f"exit code {exit_code}"
