@@ -39,7 +39,7 @@ def naming(file: Path, instead_of: Path | None = None) -> Iterator[None]:
         yield
     except Exception as error:
         system = _system_error(error)
-        if system is None or system.filename not in (None, str(instead_of), instead_of):
+        if system is None or system.errno is None or system.filename not in (None, str(instead_of), instead_of):
             raise
         raise type(system)(system.errno, system.strerror, str(file)) from error
 

@@ -19,7 +19,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewtags import distributed
 from fewtags.atomic import atomic_write, naming, write_json
 from fewtags.contract import Batch
 from fewtags.data.annotations import Annotations
@@ -129,7 +128,7 @@ def damaged(folder: Path, how: str) -> DamagedCache:
 
 
 def as_bytes(rows: Tensor) -> memoryview:
-    return memoryview(rows.contiguous().flatten().view(torch.uint8).numpy())
+    return rows.contiguous().flatten().view(torch.uint8).numpy().data
 
 
 class CachedBatches:
@@ -219,10 +218,13 @@ def cached_batches(
         "precision": str(precision),
         "dtype": cache_config.dtype,
     }
-    cache = open_whole(root, about, cache_config.runtime, log)
-    if cache is None and distributed.is_main():
+    cache = None
+    with suppress(DamagedCache):
+        cache = find_and_open(root, about, cache_config.runtime)
+    if cache is None:  # of several processes that come here, one computes it and the others wait, however long it takes
         with one_at_a_time(root / cache_key(about, cache_config.runtime)):
-            if find_cache(root, about, cache_config.runtime) is None:
+            cache = open_whole(root, about, cache_config.runtime, log)
+            if cache is None:
                 num_images = len(annotations) * views
                 runtime = choose_runtime(
                     backbone, cache_config.runtime, input_config.size, device, precision, num_images
@@ -231,32 +233,28 @@ def cached_batches(
                     log.say(runtime.sentence)
                 finish = average if pooled else None
                 making = make_pass(backbone, runtime, input_config.size, device, precision, finish, workers)
-                compute(root / cache_key(about, runtime.name), dataset, making, views, cache_config.dtype, log)
-    distributed.wait_for_all()
-    if cache is None:
-        folder = find_cache(root, about, cache_config.runtime)
-        assert folder is not None
-        cache = FeatureCache.open(folder)
+                folder = root / cache_key(about, runtime.name)
+                compute(folder, dataset, making, views, cache_config.dtype, log)
+                cache = FeatureCache.open(folder)
     sampler = EpochBatches(len(annotations), batch_size, shuffle=augment if shuffle is None else shuffle, seed=seed)
     return CachedBatches(cache, torch.from_numpy(annotations.labels), sampler)
 
 
-def open_whole(root: Path, about: Mapping[str, Any], runtime: str, log: RunLog | None) -> FeatureCache | None:
-    """The finished cache. One that is seen to be damaged is removed, to be computed anew; then None.
+def find_and_open(root: Path, about: Mapping[str, Any], runtime: str) -> FeatureCache | None:
+    folder = find_cache(root, about, runtime)
+    return None if folder is None else FeatureCache.open(folder)
 
-    Under several processes the first alone looks before the others do: they must not see what it removes.
-    """
-    cache = None
-    if distributed.is_main():
-        while cache is None and (folder := find_cache(root, about, runtime)) is not None:
-            try:
-                cache = FeatureCache.open(folder)
-            except DamagedCache as error:
-                remove_damaged(folder)
-                if log is not None:
-                    log.warn(f"{str(error).partition(';')[0]}; it is computed anew.")
-    distributed.wait_for_all()
-    return cache
+
+def open_whole(root: Path, about: Mapping[str, Any], runtime: str, log: RunLog | None) -> FeatureCache | None:
+    """The finished cache; None where there is none. One that is seen to be damaged is removed."""
+    while (folder := find_cache(root, about, runtime)) is not None:
+        try:
+            return FeatureCache.open(folder)
+        except DamagedCache as error:
+            remove_damaged(folder)
+            if log is not None:
+                log.warn(f"{str(error).partition(';')[0]}; it is computed anew.")
+    return None
 
 
 def remove_damaged(folder: Path) -> None:

@@ -65,7 +65,7 @@ class Run:
     best: dict[str, Any] = field(default_factory=dict)
     left_out: ScoreBins | None = None  # of the start, where this session made it: see contract.Start,
     known_proportion: float | None = None  # and this, as a mean over the categories
-    broken: set[str] = field(default_factory=set)  # image files that could not be read
+    broken: dict[str, str] = field(default_factory=dict)  # image files that could not be read, and why
     seconds: float = 0.0  # spent training, over all sessions
 
     @property
@@ -93,7 +93,7 @@ class Run:
         for row, reason in broken.items():
             path = str(part.path(row))
             if path not in self.broken:
-                self.broken.add(path)
+                self.broken[path] = reason
                 self.log.warn(f"Left out: {reason}")
                 self.files.bad_images.parent.mkdir(parents=True, exist_ok=True)  # another process may come first
                 append_line(self.files.bad_images, reason)
@@ -199,12 +199,9 @@ def build_learner(config: RunConfig, problem: Problem) -> Learner:
 
 
 def wrap(learner: Learner, config: RunConfig, device: torch.device) -> nn.Module:
-    wrapped: nn.Module = learner
-    if distributed.world_size() > 1 and any(p.requires_grad for p in learner.parameters()):
-        from torch.nn.parallel import DistributedDataParallel
-
-        # Method state is reduced before it is written, so buffers need not be sent from rank 0 on each forward.
-        wrapped = DistributedDataParallel(learner, broadcast_buffers=False, find_unused_parameters=True)
+    if config.train.sync_batch_norm and any(p.requires_grad for p in learner.model.backbone.parameters()):
+        distributed.join_batch_norm(learner.model, device.type)
+    wrapped = distributed.wrap(learner)
     if config.train.compile:
         learner.model.compile()
     return wrapped

@@ -68,12 +68,12 @@ def train(
     A run that was stopped before its first checkpoint starts from the beginning, with or without `resume`.
     """
     device = choose_device(config.train.device)
-    distributed.start(device.type)
+    distributed.start(device.type, config.train.timeout)
     files, log = RunFolder(folder), RunLog(RunFolder(folder), quiet, tensorboard)
     if resume and (finished := finished_result(files, config)) is not None:
         log.say(f"The run in {folder} is finished: there is nothing to resume.")
         return finished
-    with alone_in(folder):
+    with distributed.lost_process_told(), alone_in(folder):
         if not resume:
             refuse_to_overwrite(files)
         checkpoint = load_last(files) if resume and files.can_resume else None
@@ -158,7 +158,8 @@ def train_one_epoch(run: Run, stop: Callable[[], bool]) -> None:
         for loaded in run.train_batches.epoch(run.epoch, run.step):
             run.report_broken(loaded.broken, run.data.train)
             # One rank alone in a step would wait for the others for ever; so it is with stopping below.
-            if distributed.everywhere(loaded.batch is not None) and loaded.batch is not None:
+            num_ready, num_stopping = distributed.counts(loaded.batch is not None, stop())
+            if num_ready == distributed.world_size() and loaded.batch is not None:
                 result = train_step(run, loaded.batch.to(run.device))
                 add_totals(run, loaded.batch, result)
             run.step += 1
@@ -166,7 +167,8 @@ def train_one_epoch(run: Run, stop: Callable[[], bool]) -> None:
             if run.num_collected and (whole_window or run.step == num_steps):
                 update_weights(run)
             bar.step(f"loss {mean_loss(run):.4f}")
-            if distributed.anywhere(stop()) and whole_window:
+            asked = num_stopping or (distributed.world_size() == 1 and stop())  # alone, nobody has to be asked first
+            if asked and whole_window:
                 run.seconds += time.monotonic() - started
                 save_and_stop(run)
     run.seconds += time.monotonic() - started
@@ -244,6 +246,7 @@ def finish_epoch(run: Run) -> None:
     epoch, progress = run.epoch + 1, run.progress(run.train_batches.num_steps)
     objective = run.learner.objective
     share_batch_statistics(run)
+    share_broken(run)
     run.totals = sum_totals(run.totals)
     if not run.totals.get("steps"):
         raise DataError(f"Not a single training image could be read; {run.files.bad_images} says why.")
@@ -265,6 +268,15 @@ def share_batch_statistics(run: Run) -> None:
     distributed.average_batch_statistics(run.learner.model)
     if run.ema is not None:
         distributed.average_batch_statistics(run.ema.module)
+
+
+def share_broken(run: Run) -> None:
+    """Images that one process could not read are known to all; the first one warns about them."""
+    for found in distributed.gather_objects(run.broken):
+        for path, reason in found.items():
+            if path not in run.broken:
+                run.broken[path] = reason
+                run.log.warn(f"Left out: {reason}")
 
 
 def sum_totals(totals: dict[str, float]) -> dict[str, float]:
@@ -354,6 +366,7 @@ def finish_run(run: Run) -> RunResult:
             run.best = run.best or {"epoch": run.epoch, "split": name, **result[name]}  # where no epoch was trained
     result["best"] = run.best
     thresholds = thresholds_of(run)
+    share_broken(run)
     if distributed.is_main():
         for name, measured in run.latest.items():
             with atomic_write(run.files.predictions(name)) as beside, beside.open("wb") as out:
@@ -363,7 +376,6 @@ def finish_run(run: Run) -> RunResult:
         estimates = estimate_run(run, saved)
         result |= {"estimates": estimates} if estimates else {}
         write_json(run.files.result, {**result, "unreadable_images": len(run.broken)})
-    distributed.wait_for_all()
     return RunResult(run.folder, last, run.best, split, run.seconds, run.epoch, result.get("estimates"))
 
 
@@ -428,6 +440,7 @@ def finished_result(files: RunFolder, config: RunConfig) -> RunResult | None:
 
 def save_and_stop(run: Run) -> None:
     share_batch_statistics(run)
+    run.totals = sum_totals(run.totals)
     save_run(run)
     raise Interrupted(
         f"Stopped at epoch {run.epoch + 1}, step {run.step}; everything is saved. "

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fewtags.config import flat, read_yaml
+from fewtags.config import flat, read_yaml, resolve
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import Interrupted, UserError
 from fewtags.experiments.executors import Ended, Executor, LocalExecutor
@@ -24,7 +24,7 @@ from fewtags.progress import ProgressBar, duration, progress_bar
 from fewtags.wording import plural
 
 # Settings that say where and how fast, not what: a finished run may differ in them.
-INCIDENTAL = ("train.device", "train.workers", "cache.folder", "input.keep_in_memory")
+INCIDENTAL = ("train.device", "train.workers", "train.timeout", "cache.folder", "input.keep_in_memory")
 
 
 class Bench:
@@ -109,7 +109,7 @@ def check_settings(run: PlannedRun, files: RunFolder) -> None:
     """A run that is there already must be the planned one."""
     if not files.is_run:
         return
-    there, planned = flat(read_yaml(files.config)), flat(run.config.nested())
+    there, planned = flat(resolve(read_yaml(files.config)).nested()), flat(run.config.nested())
     for name in sorted(there.keys() | planned.keys()):
         if there.get(name) != planned.get(name) and name not in INCIDENTAL:
             raise UserError(
