@@ -1,8 +1,8 @@
 """A pass over images by the workers of a Ray cluster.
 
 Results come in the order of the images, whoever computed them and however often: a lost worker's shard is computed
-again by another one and taken once. What a run makes of them is thus the same as on one machine, up to what the
-processors differ in their last bits.
+again by another one and taken once. Shards are whole batches. What a run makes of them is thus the same as on one
+machine, to the last bit if the processors are of one kind.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class RayPass:
     def over(self, keys: Iterable[Key], read: Callable[[Key], list[Sample]]) -> Iterator[list[Loaded]]:
         task = self.cluster.task(compute_shard)
         recipe, reader = self.cluster.share(self.recipe), self.cluster.share(read)
-        shards = self.cluster.in_order(
-            lambda shard: task(self.recipe.name, recipe, reader, shard), in_groups(keys, SHARD)
-        )
+        batch = self.runtime.batch  # whole batches, so that the same images go through the network together as anywhere
+        groups = in_groups(keys, max(1, SHARD // batch) * batch)
+        shards = self.cluster.in_order(lambda shard: task(self.recipe.name, recipe, reader, shard), groups)
         for shard in shards:
             yield from shard
 
