@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch
@@ -174,27 +175,30 @@ def join_batch_norm(module: nn.Module, device_type: str) -> nn.Module:
 
         return convert_sync_batchnorm(module)
     for layer in module.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            layer.forward = _joint_forward(layer)  # type: ignore[method-assign]
+        if isinstance(layer, nn.BatchNorm2d) and not isinstance(layer, _JointBatchNorm):
+            layer.__class__ = _joint(type(layer))  # and no new layer: parameters, copies and names stay as they are
     return module
 
 
-def _joint_forward(layer: nn.BatchNorm2d) -> Any:
-    alone = layer.forward
+class _JointBatchNorm(nn.BatchNorm2d):
+    """torch has one for GPUs only."""
 
-    def forward(images: Tensor) -> Tensor:
-        if not layer.training or layer.running_mean is None or layer.running_var is None:
-            return alone(images)
-        normal = joint_batch_norm(images, layer.running_mean, layer.running_var, layer.momentum or 0.0, layer.eps)
-        if layer.affine:
-            normal = normal * layer.weight[:, None, None] + layer.bias[:, None, None]
-        if layer.num_batches_tracked is not None:
-            layer.num_batches_tracked.add_(1)
+    def forward(self, images: Tensor) -> Tensor:
+        if not self.training or self.running_mean is None or self.running_var is None:
+            return super().forward(images)
+        normal = joint_batch_norm(images, self.running_mean, self.running_var, self.momentum or 0.0, self.eps)
+        if self.affine:
+            normal = normal * self.weight[:, None, None] + self.bias[:, None, None]
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
         for behind in ("drop", "act"):  # timm's batch norm has an activation in it
-            normal = getattr(layer, behind, nn.Identity())(normal)
+            normal = getattr(self, behind, nn.Identity())(normal)
         return normal
 
-    return forward
+
+@cache
+def _joint(kind: type[nn.BatchNorm2d]) -> type[nn.BatchNorm2d]:
+    return type(f"Joint{kind.__name__}", (_JointBatchNorm, kind), {})
 
 
 def joint_batch_norm(images: Tensor, mean: Tensor, variance: Tensor, momentum: float, epsilon: float) -> Tensor:
