@@ -118,6 +118,7 @@ def test_commands_take_the_cluster(two_workers, cli: Cli, trained, patches, tmp_
     assert cli("discover", trained, "-q", "--ray", "local").code == 0
 
 
+@pytest.mark.slow
 def test_a_bench_on_ray_has_the_tables_of_one_machine(two_workers, cli: Cli, patches, tags_file, tmp_path):
     data = {"source": str(patches.root), "tags": str(tags_file), "options": {"complete": True}}
     grid = {
