@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cache
 from typing import Any
 
 import torch
@@ -196,9 +195,13 @@ class _JointBatchNorm(nn.BatchNorm2d):
         return normal
 
 
-@cache
+_joint_kinds: dict[str, type[nn.BatchNorm2d]] = {}
+
+
 def _joint(kind: type[nn.BatchNorm2d]) -> type[nn.BatchNorm2d]:
-    return type(f"Joint{kind.__name__}", (_JointBatchNorm, kind), {})
+    if kind.__name__ not in _joint_kinds:
+        _joint_kinds[kind.__name__] = type(f"Joint{kind.__name__}", (_JointBatchNorm, kind), {})
+    return _joint_kinds[kind.__name__]
 
 
 def joint_batch_norm(images: Tensor, mean: Tensor, variance: Tensor, momentum: float, epsilon: float) -> Tensor:
