@@ -90,7 +90,7 @@ def main() -> None:
     would = next(line for line in applied if "would change" in line)
     text = [
         f"# Before and after a review of {20 if options.quick else DECISIONS} suggestions, on the demo's pictures\n",
-        f"    .venv/bin/python benchmarks/demo_review.py --method {options.method}     (seed {SEED}, {KNOWN:.0%} known)\n",
+        f"    .venv/bin/python benchmarks/demo_review.py --method {options.method}  (seed {SEED}, {KNOWN:.0%} known)\n",
         f"{right} of them were right. `fewtags apply`: {would.partition(', to ')[0]}.\n",
         "`fewtags train --reviewed before --out after`, `fewtags compare before after`:\n",
         *(f"    {line}" for line in compared.rstrip().splitlines()),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,20 +21,67 @@ def atomic_write(file: Path) -> Iterator[Path]:
     """
     beside = file.with_name(file.name + ".part")
     try:
-        yield beside
-        _flush(beside)
-        beside.chmod(0o666 & ~_umask())
-        beside.replace(file)
-    except OSError as error:
-        with suppress(OSError):
-            beside.unlink()
-        if error.filename in (None, str(beside), beside):
-            raise type(error)(error.errno, error.strerror, str(file)) from error
-        raise
+        with naming(file, instead_of=beside):
+            yield beside
+            _flush(beside)
+            beside.chmod(0o666 & ~_umask())
+            beside.replace(file)
     except BaseException:
         with suppress(OSError):
             beside.unlink()
         raise
+
+
+@contextmanager
+def naming(file: Path, instead_of: Path | None = None) -> Iterator[None]:
+    """A system's error that names no file, as of a full disk, names this one, whichever library reports it."""
+    try:
+        yield
+    except Exception as error:
+        system = _system_error(error)
+        if system is None or system.errno is None or system.filename not in (None, str(instead_of), instead_of):
+            raise
+        raise type(system)(system.errno, system.strerror, str(file)) from error
+
+
+def _system_error(error: Exception) -> OSError | None:
+    """The OSError that this is, or that torch (in its context) or a library in Rust (in its text) wrapped."""
+    if isinstance(error, OSError):
+        return error
+    if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
+        return error.__context__
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return None if number is None else OSError(int(number[1]), os.strerror(int(number[1])))
+
+
+def append_line(file: Path, line: str) -> None:
+    """The whole line or, where the disk is full, nothing of it."""
+    with naming(file), file.open("ab", buffering=0) as out:
+        end = out.tell()
+        content = (line + "\n").encode("utf-8")
+        try:
+            while content:
+                content = content[out.write(content) :]
+        except OSError:
+            with suppress(OSError):
+                out.truncate(end)
+            raise
+
+
+def reserve(file: Path) -> None:
+    """Have the disk keep room for all of a file with holes: a full one kills who writes to it through a memory map."""
+    if hasattr(os, "posix_fallocate"):
+        with naming(file), file.open("r+b") as out:
+            os.posix_fallocate(out.fileno(), 0, file.stat().st_size)
+
+
+def file_crc(file: Path) -> int:
+    """A checksum against damage, not against anybody's will."""
+    value = 0
+    with file.open("rb") as content:
+        while block := content.read(2**20):
+            value = zlib.crc32(block, value)
+    return value
 
 
 def _flush(file: Path) -> None:

@@ -45,6 +45,15 @@ AllowOutside = Annotated[
 ]
 Moved = Annotated[Path | None, typer.Option("--data", help="Where the run's own images are now, if they were moved.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        help="Compute on a Ray cluster (extra: ray): local, auto or an address such as ray://head:10001.",
+        metavar="ADDRESS",
+    ),
+]
+Cpus = Annotated[float, typer.Option(min=0, help="With --ray: CPUs of one task.")]
+Gpus = Annotated[float, typer.Option(min=0, help="With --ray: GPUs of one task.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress output.")]
 
 
@@ -216,6 +225,9 @@ def train(
         bool, typer.Option("--tensorboard", help="Write TensorBoard files (extra: tracking).")
     ] = False,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved settings and stop.")] = False,
+    ray: Ray = None,
+    cpus: Cpus = 1,
+    gpus: Gpus = 0,
     quiet: Quiet = False,
 ) -> None:
     """Train a tagger. Unknown tags are handled by the chosen method, never silently taken as absent.
@@ -226,6 +238,7 @@ def train(
     `fewtags compare` shows what they were worth.
     """
     from fewtags.commands.train import resume_run, reviewed_settings, start_run, train_settings
+    from fewtags.engine.cluster import cluster
 
     how = {"quiet": quiet, "tensorboard": tensorboard}
     shortcuts = {
@@ -237,7 +250,8 @@ def train(
     if resume is not None:
         if data or settings or out or any(value not in (None, {}) for value in shortcuts.values()):
             raise UserError("--resume uses the settings of the stopped run; remove the other arguments.")
-        resume_run(resume, moved_to, **how)
+        with cluster(ray, cpus=cpus, gpus=gpus):
+            resume_run(resume, moved_to, **how)
         return
     if reviewed is not None:
         others = [*([data] if data else []), *(settings or [])]
@@ -249,7 +263,8 @@ def train(
     if print_config:
         print(config.to_yaml(), end="")
         return
-    start_run(config, out, decisions, **how)
+    with cluster(ray, cpus=cpus, gpus=gpus):
+        start_run(config, out, decisions, **how)
 
 
 @app.command()
@@ -331,6 +346,9 @@ def predict(
         int | None, typer.Option(min=1, help="Images in one forward pass (default: 8 on a CPU, 64 on a GPU).")
     ] = None,
     device: Device = "auto",
+    ray: Ray = None,
+    cpus: Cpus = 1,
+    gpus: Gpus = 0,
     quiet: Quiet = False,
 ) -> None:
     """Tag images with a trained model. Written as it goes; an unreadable image gets a row that says so.
@@ -339,25 +357,27 @@ def predict(
     """
     from fewtags.commands.models import How
     from fewtags.commands.predict import choose_writer, write_predictions
+    from fewtags.engine.cluster import cluster
 
     if sum(value is not None for value in (threshold, precision, recall)) > 1:
         raise UserError("--threshold, --precision and --recall each choose the thresholds; give one of them.")
     writer = choose_writer(write, _reader_options(option), out, dry_run=dry_run)
-    failed = write_predictions(
-        run,
-        images,
-        out,
-        threshold=threshold,
-        precision=precision,
-        recall=recall,
-        save_thresholds=save_thresholds,
-        writer=writer,
-        top=top,
-        all_scores=all_scores,
-        overwrite=overwrite,
-        how=How(device, batch_size, workers, runtime),
-        quiet=quiet,
-    )
+    with cluster(ray, cpus=cpus, gpus=gpus):
+        failed = write_predictions(
+            run,
+            images,
+            out,
+            threshold=threshold,
+            precision=precision,
+            recall=recall,
+            save_thresholds=save_thresholds,
+            writer=writer,
+            top=top,
+            all_scores=all_scores,
+            overwrite=overwrite,
+            how=How(device, batch_size, workers, runtime),
+            quiet=quiet,
+        )
     if failed:
         why = "their rows say why" if out is not None or writer is None else "--out gives reasons"
         print(f"fewtags: Images that could not be read: {failed}; {why}.", file=sys.stderr)
@@ -384,6 +404,9 @@ def discover(
     csv: Annotated[Path | None, typer.Option(help="Write the whole list to this CSV file.")] = None,
     jsonl: Annotated[Path | None, typer.Option(help="Write the whole list to this JSON lines file.")] = None,
     device: Device = "auto",
+    ray: Ray = None,
+    cpus: Cpus = 1,
+    gpus: Gpus = 0,
     quiet: Quiet = False,
 ) -> None:
     """List tags that seem to be missing, and given tags that look wrong.
@@ -396,23 +419,25 @@ def discover(
 
     from fewtags.commands.discover import discover as discover_tags
     from fewtags.commands.discover import tables, write_csv, write_jsonl
+    from fewtags.engine.cluster import cluster
 
     options = _reader_options(option)
     if data is None and (tags is not None or options or format != "auto"):
         raise UserError("--tags, --format and --option say how to read other DATA; name it behind the run.")
-    found = discover_tags(
-        run,
-        data,
-        tags=tags,
-        format=format,
-        options=options,
-        only=tag or [],
-        min_probability=min_probability,
-        limit=limit,
-        device=device,
-        quiet=quiet,
-        moved_to=moved_to,
-    )
+    with cluster(ray, cpus=cpus, gpus=gpus):
+        found = discover_tags(
+            run,
+            data,
+            tags=tags,
+            format=format,
+            options=options,
+            only=tag or [],
+            min_probability=min_probability,
+            limit=limit,
+            device=device,
+            quiet=quiet,
+            moved_to=moved_to,
+        )
     console = Console(highlight=False)
     for part in tables(found):
         console.print(part, markup=False) if isinstance(part, str) else console.print(part)
@@ -589,6 +614,9 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="Folder of all its runs (default: runs/GRID).")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs in parallel; they share the cores.")] = 1,
     plan: Annotated[bool, typer.Option("--plan", help="List the runs and stop.")] = False,
+    ray: Ray = None,
+    cpus: Cpus = 1,
+    gpus: Gpus = 0,
     quiet: Quiet = False,
 ) -> None:
     """Run a whole comparison and write its tables. Run it again to resume: finished runs are skipped.
@@ -602,11 +630,15 @@ def bench(
     if plan:
         print("\n".join(run.name for run in runs))
         return
+    from fewtags.engine.cluster import cluster
     from fewtags.experiments.bench import Bench
     from fewtags.experiments.executors import LocalExecutor
+    from fewtags.experiments.ray_executor import RayExecutor
 
-    work = Bench(runs, out or Path("runs") / grid.stem, LocalExecutor(workers), quiet=quiet)
-    failed = work.run()
+    with cluster(ray, cpus=cpus, gpus=gpus) as machines:
+        executor = LocalExecutor(workers) if machines is None else RayExecutor(machines)
+        work = Bench(runs, out or Path("runs") / grid.stem, executor, quiet=quiet)
+        failed = work.run()
     for run in failed:
         print(f"fewtags: {run} failed; see {work.files(run).log}", file=sys.stderr)
     print(work.runs_csv)

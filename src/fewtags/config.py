@@ -15,12 +15,13 @@ from pydantic import Field, SerializeAsAny, ValidationError
 
 from fewtags.data.prepare import DataConfig
 from fewtags.data.preprocess import InputConfig
+from fewtags.data.remote import remote_url
 from fewtags.errors import UserError, did_you_mean
 from fewtags.methods import find_method, objective_class
 from fewtags.models.build import ModelConfig
 from fewtags.models.heads import head_class
 from fewtags.models.words import WordsConfig
-from fewtags.settings import Settings
+from fewtags.settings import Settings, load_yaml, shown
 from fewtags.train_settings import CacheConfig, TrainConfig
 
 
@@ -68,7 +69,9 @@ class RunConfig(Settings):
 
 
 def _under(folder: Path, path: Any) -> Any:
-    return str(folder / Path(path).expanduser()) if isinstance(path, str | Path) else path
+    if not isinstance(path, str | Path) or remote_url(path) is not None:
+        return path
+    return str(folder / Path(path).expanduser())
 
 
 DEFAULT_METHOD = "instant"
@@ -100,7 +103,7 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
         if key not in GROUPS:
             raise UserError(f"There is no group of settings '{key}'; {did_you_mean(str(key), GROUPS)}")
         if key != "seed" and not isinstance(value, Mapping):
-            raise UserError(f"'{key}' should be a group of settings (`{key}.name=value`), not {value!r}.")
+            raise UserError(f"'{key}' should be a group of settings (`{key}.name=value`), not {shown(value)}.")
     name = str(given.get("method", {}).get("name", DEFAULT_METHOD))
     method = find_method(name)
     profile = str(given.get("method", {}).get("profile", "default"))
@@ -123,7 +126,7 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
     parts = {key: validate(kind, merged.get(key, {}), key) for key, kind in groups.items()}
     seed = merged.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise UserError(f"seed should be a whole number from 0, not {seed!r}.")
+        raise UserError(f"seed should be a whole number from 0, not {shown(seed)}.")
     return RunConfig(
         head_name=head_name, head=head, method_name=name, profile=profile, method=objective, seed=seed, **parts
     )
@@ -142,12 +145,14 @@ def validate(kind: type[Settings], values: Mapping[str, Any], group: str) -> Set
         if not first["loc"]:  # the settings of the group contradict each other
             raise UserError(f"[{group}] {reason}.") from None
         field = str(first["loc"][0])
-        raise UserError(f"{group}.{field} {reason[0].lower() + reason[1:]}; it is {values.get(field)!r}.") from None
+        raise UserError(
+            f"{group}.{field} {reason[0].lower() + reason[1:]}; it is {shown(values.get(field))}."
+        ) from None
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        values = load_yaml(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"The config file {file} does not exist.") from None
     except UnicodeDecodeError:
@@ -174,7 +179,7 @@ def parse_override(text: str) -> dict[str, Any]:
     if not equals or not key.strip():
         raise UserError(f"'{text}' is not a setting; write it as group.name=value, for example train.epochs=5.")
     try:
-        return nest(key.strip(), yaml.safe_load(value) if value else None)
+        return nest(key.strip(), load_yaml(value) if value else None)
     except yaml.YAMLError:
         return nest(key.strip(), value)
 

@@ -6,18 +6,58 @@ State that a method keeps is replicated: reduce with these before you write it, 
 from __future__ import annotations
 
 import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fewtags.errors import RunFailed
 
-def start(device_type: str) -> None:
-    """Join the group that torchrun describes in the environment, if there is one."""
+LOOK_AT_LAUNCHER = 1.0  # seconds between two looks whether torchrun is still there
+
+
+def start(device_type: str, timeout: float = 600.0) -> None:
+    """Join the group that torchrun describes in the environment, if there is one.
+
+    Who waits for another one for longer than `timeout` seconds gives up.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
         if device_type == "cuda":
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # what "cuda" without a number means from now on
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
+        backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            threading.Thread(target=_end_with_launcher, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with_launcher(launcher: int) -> None:
+    """A torchrun killed with -9 cannot end its processes; they would train on and be in the way of a resume."""
+    while os.getppid() == launcher:
+        time.sleep(LOOK_AT_LAUNCHER)
+    print("fewtags: torchrun is gone, so this process ends too; resume the run.", file=sys.stderr, flush=True)
+    os._exit(RunFailed.exit_code)
+
+
+@contextmanager
+def lost_process_told() -> Iterator[None]:
+    """Where another process was killed, or did not answer in time: one sentence instead of a library's."""
+    try:
+        yield
+    except RuntimeError as error:  # of gloo and NCCL, in words that change with every version
+        words = ("gloo", "connection", "timed out", "nccl", "socket", "peer")
+        if world_size() == 1 or not any(word in str(error).lower() for word in words):
+            raise
+        raise RunFailed(
+            f"Process {rank()} of {world_size()} lost touch with the others ({str(error).splitlines()[0][:120]}): one "
+            "was killed, or did not answer within train.timeout. Resume the run."
+        ) from error
 
 
 def finish() -> None:
@@ -52,6 +92,11 @@ def anywhere(condition: bool) -> bool:
     return int(sum_across_ranks(torch.tensor(int(condition)))) > 0
 
 
+def counts(*conditions: bool) -> list[int]:
+    """On how many ranks each of these is so, in one exchange. All ranks must ask, and all get the same answer."""
+    return [int(number) for number in sum_across_ranks(torch.tensor([int(one) for one in conditions]))]
+
+
 def sum_across_ranks(value: Tensor) -> Tensor:
     """The sum of every rank's tensor; the argument is left as it was."""
     if world_size() == 1:
@@ -68,6 +113,110 @@ def average_batch_statistics(module: nn.Module) -> None:
         for name, statistic in module.named_buffers():
             if name.endswith(("running_mean", "running_var")):
                 statistic.copy_(sum_across_ranks(statistic) / world_size())
+
+
+def gather_objects(value: Any) -> list[Any]:
+    """Every rank's value, in rank order, on every rank. For small things, now and then."""
+    if world_size() == 1:
+        return [value]
+    everyone: list[Any] = [None] * world_size()
+    dist.all_gather_object(everyone, value)
+    return everyone
+
+
+def wrap(module: nn.Module) -> nn.Module:
+    """The module as it is called in training: gradients become the mean over all ranks."""
+    if world_size() == 1 or not any(parameter.requires_grad for parameter in module.parameters()):
+        return module
+    from torch.nn.parallel import DistributedDataParallel
+
+    # Method state is reduced before it is written, so buffers need not be sent from rank 0 on each forward.
+    return DistributedDataParallel(module, broadcast_buffers=False, find_unused_parameters=True)
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, rows: Tensor) -> Tensor:
+        context.num_rows = len(rows)
+        return gather_rows(rows)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
+        """What all ranks' losses say about this rank's rows."""
+        total = sum_across_ranks(gradients[0].contiguous())
+        numbers = gather_rows(torch.tensor([context.num_rows], device=total.device)).tolist()
+        first = sum(numbers[: rank()])
+        return total[first : first + context.num_rows]
+
+
+def gather_rows_to_learn(rows: Tensor) -> Tensor:
+    """`gather_rows` for what gradients flow through. Every rank must compute the same loss from it; the mean over the
+    ranks that `wrap` takes is then the gradient of that loss."""
+    return rows if world_size() == 1 else _GatherRows.apply(rows)
+
+
+class _SumAcrossRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, value: Tensor) -> Tensor:
+        return sum_across_ranks(value)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> Tensor:
+        return sum_across_ranks(gradients[0].contiguous())
+
+
+def join_batch_norm(module: nn.Module, device_type: str) -> nn.Module:
+    """Batch norm by the mean and variance of all ranks' images, as one process on the joint batch has them."""
+    if world_size() == 1:
+        return module
+    if device_type == "cuda":
+        from timm.layers import convert_sync_batchnorm
+
+        return convert_sync_batchnorm(module)
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm2d) and not isinstance(layer, _JointBatchNorm):
+            layer.__class__ = _joint(type(layer))  # and no new layer: parameters, copies and names stay as they are
+    return module
+
+
+class _JointBatchNorm(nn.BatchNorm2d):
+    """torch has one for GPUs only."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if not self.training or self.running_mean is None or self.running_var is None:
+            return super().forward(images)
+        normal = joint_batch_norm(images, self.running_mean, self.running_var, self.momentum or 0.0, self.eps)
+        if self.affine:
+            normal = normal * self.weight[:, None, None] + self.bias[:, None, None]
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        for behind in ("drop", "act"):  # timm's batch norm has an activation in it
+            normal = getattr(self, behind, nn.Identity())(normal)
+        return normal
+
+
+_joint_kinds: dict[str, type[nn.BatchNorm2d]] = {}
+
+
+def _joint(kind: type[nn.BatchNorm2d]) -> type[nn.BatchNorm2d]:
+    if kind.__name__ not in _joint_kinds:
+        _joint_kinds[kind.__name__] = type(f"Joint{kind.__name__}", (_JointBatchNorm, kind), {})
+    return _joint_kinds[kind.__name__]
+
+
+def joint_batch_norm(images: Tensor, mean: Tensor, variance: Tensor, momentum: float, epsilon: float) -> Tensor:
+    """Images [B, D, h, w] of all ranks normalised; the running `mean` and `variance` [D] move on."""
+    values = images.double()
+    local = torch.stack([values.sum((0, 2, 3)), values.square().sum((0, 2, 3)), torch.full_like(mean, 0.0).double()])
+    local[2] = images.numel() / images.shape[1]
+    total, squares, number = _SumAcrossRanks.apply(local)
+    centre = total / number
+    spread = squares / number - centre.square()
+    with torch.no_grad():
+        mean.lerp_(centre.to(mean), momentum)
+        variance.lerp_((spread * number / (number - 1).clamp(min=1)).to(variance), momentum)
+    scaled = (values - centre[:, None, None]) / (spread[:, None, None] + epsilon).sqrt()
+    return scaled.to(images)
 
 
 def gather_rows(rows: Tensor) -> Tensor:

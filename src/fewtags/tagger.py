@@ -18,7 +18,8 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.image_files import find_images
 from fewtags.data.inputs import Images, Picture, annotations_of, image_column, listed
 from fewtags.data.prepare import measurable, split_data
-from fewtags.engine.prediction import name_of, pooled_features, predict_files
+from fewtags.engine.prediction import pooled_features, predict_files
+from fewtags.engine.predictions import name_of
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train

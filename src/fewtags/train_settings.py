@@ -69,6 +69,11 @@ class TrainConfig(Settings):
     best_by: Literal["map", "map_voc12"] = "map"
     """What makes an epoch the best one: plain mAP, or the interpolated one of VOC 2012, as in the paper."""
 
+    sync_batch_norm: bool = True
+    """Under several processes: batch norm that is trained takes mean and variance over the images of all of them."""
+    timeout: float = Field(600.0, gt=0)
+    """Under several processes: seconds that one waits for another before it gives up; the run can then be resumed."""
+
     @field_validator("device")
     @classmethod
     def _device_exists(cls, value: str) -> str:

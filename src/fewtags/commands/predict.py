@@ -20,13 +20,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from fewtags.atomic import write_json
+from fewtags.atomic import naming, write_json
 from fewtags.commands.models import How, open_model
 from fewtags.data.csv_cells import protected, unprotected
 from fewtags.data.image_files import Skipped, iter_images, no_images
 from fewtags.data.writers import WRITERS, TagWriter, open_writer
-from fewtags.engine.predictions import NOT_A_NUMBER, Prediction
+from fewtags.engine.predictions import NOT_A_NUMBER, Prediction, name_of
 from fewtags.errors import Interrupted, RunFailed, UserError
+from fewtags.locks import try_to_lock
 from fewtags.progress import progress_bar
 
 FLUSH_EVERY = 64  # rows
@@ -78,7 +79,7 @@ def write_predictions(
             bar.say(f"{out} has {written.count} images already; going on with the rest.")
             bar.skip(written.count)
         write = row_writer(out, stream, rows, written, writer)
-        todo = (path for path in iter_images(images) if str(path) not in written)
+        todo = (path for path in iter_images(images) if name_of(path, 0) not in written)
         predictions = model.predict(todo, how or How(), total - written.count, bar.say)
         return write_all(predictions, write, stream, bar.step, out)
 
@@ -241,11 +242,11 @@ def writing_to(out: Path | None, about: Mapping[str, Any], written: Written, ove
         yield sys.stdout
         return
     out.parent.mkdir(parents=True, exist_ok=True)
-    if overwrite:
-        out.unlink(missing_ok=True)
-    write_json(about_file(out), about)
-    with out.open("a", encoding="utf-8", errors="surrogateescape", newline="") as stream:
-        stream.truncate(written.end)
+    with naming(out), out.open("a", encoding="utf-8", errors="surrogateescape", newline="") as stream:
+        if not try_to_lock(stream):
+            raise UserError(f"Another process is writing to {out}; wait until it has ended, or choose another --out.")
+        write_json(about_file(out), about)
+        stream.truncate(0 if overwrite else written.end)
         yield stream
 
 

@@ -170,6 +170,12 @@ class Annotations:
     def path(self, row: int) -> Path:
         return self.root / self.images[row]
 
+    def without_labels(self) -> Annotations:
+        """The images alone, at their absolute places: to be sent to another machine."""
+        return replace(
+            self, root=self.root.absolute(), categories=[], labels=np.zeros((len(self), 0), np.int8), findings=[]
+        )
+
     def take(self, rows: np.ndarray) -> Annotations:
         """The chosen rows (indices or a mask), in that order."""
         rows = np.arange(len(self))[rows]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 
+from fewtags.data.remote import remote_files, remote_url
 from fewtags.errors import UserError
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".jfif", ".ppm")
@@ -123,7 +124,9 @@ def iter_images(paths: Iterable[str | Path], skipped: Skipped | None = None) -> 
     Hidden files are left out, and photos that cannot be opened are counted in `skipped`.
     """
     for path in paths:
-        if os.path.isdir(path):
+        if (url := remote_url(path)) is not None:
+            yield from map(Path, filter(is_image, remote_files(url)))
+        elif os.path.isdir(path):
             yield from map(Path, _below(os.fspath(path), skipped or Skipped()))
         elif os.path.isfile(path):
             yield Path(path)

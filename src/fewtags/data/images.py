@@ -22,7 +22,8 @@ from PIL import Image, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 
-from fewtags.errors import DataError
+from fewtags.data.remote import read_remote, remote_url
+from fewtags.errors import DataError, UserError
 
 # What a file may turn out to be, whatever its name says. Pillow knows more, but nobody keeps photos in the rest, and
 # some of it starts other programs (EPS runs Ghostscript). HEIF is there if pillow-heif is installed.
@@ -131,6 +132,8 @@ def _unpack(source: Path | bytes, size: tuple[int, int] | None) -> Stored:
 def _opened(path: Path, source: Path | bytes) -> Iterator[ImageFile]:
     """The file's header read; whatever goes wrong with the file, then or later, is a BadImage."""
     try:
+        if isinstance(source, Path) and (url := remote_url(source)) is not None:
+            source = read_remote(url)
         if isinstance(source, Path):
             _check_file(source)
         elif not source:
@@ -138,7 +141,7 @@ def _opened(path: Path, source: Path | bytes) -> Iterator[ImageFile]:
         content = source if isinstance(source, Path) else io.BytesIO(source)
         with Image.open(content, formats=readable_formats()) as file:
             yield file
-    except BadImage:
+    except (BadImage, UserError):
         raise
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BadImage(path, "missing image", "the file does not exist.") from error

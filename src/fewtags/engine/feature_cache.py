@@ -14,10 +14,12 @@ import atexit
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -27,8 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewtags import distributed
-from fewtags.atomic import atomic_write, write_json
+from fewtags.atomic import atomic_write, naming, write_json
 from fewtags.contract import Batch
 from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import ImageDataset, Loaded
@@ -37,7 +38,8 @@ from fewtags.data.loaders import EpochBatches
 from fewtags.data.prefetch import default_workers, in_order
 from fewtags.data.preprocess import InputConfig
 from fewtags.data.store import file_hash
-from fewtags.engine.feature_pass import FeaturePass, average, num_rows
+from fewtags.engine.feature_pass import Pass, average, num_rows
+from fewtags.engine.ray_pass import make_pass
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.runtime import KINDS, choose_runtime
 from fewtags.errors import DataError, RunFailed, UserError
@@ -48,9 +50,14 @@ from fewtags.train_settings import CacheConfig
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SAVE_EVERY = 256  # images after which the progress is written down
+ROWS_PER_CHUNK = 256  # that share a checksum: 32 MB of maps, 0.6 MB of averages
 IN_MEMORY = 2**30  # bytes: a smaller cache is read into memory, a larger one stays on the disk and is mapped
 WORTH_SAYING = 10**9  # bytes: before more than this is written, people are told
 SPARE = 0.5  # of the free disk, that nobody asked to be used
+
+
+class DamagedCache(UserError):
+    """Its files are not what was written."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +66,70 @@ class FeatureCache:
 
     maps: Tensor
     broken: dict[int, str]  # row -> why its image could not be read
+    unchecked: Unchecked | None = None  # where it is too large to be checked when it is opened
 
     @classmethod
     def open(cls, folder: Path) -> FeatureCache:
-        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-        file, shape, dtype = folder / "maps.bin", about["shape"], DTYPES[about["dtype"]]
-        if file.stat().st_size <= IN_MEMORY:
-            maps = torch.from_numpy(np.fromfile(file, dtype=np.uint8)).view(dtype)
+        """Raises DamagedCache. A small one is read and checked now, a large one is mapped and checked as it is used."""
+        file = folder / "maps.bin"
+        try:
+            about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+            shape, dtype = [int(side) for side in about["shape"]], DTYPES[about["dtype"]]
+            broken = {int(row): str(reason) for row, reason in about["broken"].items()}
+            size, expected = file.stat().st_size, int(np.prod(shape)) * dtype.itemsize
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise damaged(folder, "its about.json cannot be read") from error
+        if size != expected:
+            raise damaged(folder, f"maps.bin has {size} bytes and should have {expected}")
+        if size <= IN_MEMORY:
+            maps = torch.from_numpy(np.fromfile(file, dtype=np.uint8)).view(dtype).view(shape)
         else:
-            maps = torch.from_file(str(file), shared=False, size=int(np.prod(shape)), dtype=dtype)
-        return cls(maps.view(shape), {int(row): reason for row, reason in about["broken"].items()})
+            maps = torch.from_file(str(file), shared=False, size=int(np.prod(shape)), dtype=dtype).view(shape)
+        unchecked = Unchecked(folder, maps, about.get("checksums"))  # caches before 0.3 have none
+        if size <= IN_MEMORY:
+            unchecked.check_all()
+        return cls(maps, broken, unchecked)
+
+    def rows(self, view: int, index: Tensor) -> Tensor:
+        """[B, D, h, w] float32"""
+        if self.unchecked is not None:
+            self.unchecked.check(view, index)
+        return self.maps[view][index].float()
+
+
+class Unchecked:
+    """Which chunks of ROWS_PER_CHUNK rows were not compared with their checksums yet."""
+
+    def __init__(self, folder: Path, maps: Tensor, checksums: list[list[int]] | None):
+        self.folder, self.maps, self.checksums = folder, maps, checksums or []
+        self.chunks = {(view, chunk) for view, sums in enumerate(self.checksums) for chunk in range(len(sums))}
+
+    def check_all(self) -> None:
+        for view, chunk in sorted(self.chunks):
+            self._check(view, chunk)
+
+    def check(self, view: int, rows: Tensor) -> None:
+        if self.chunks:
+            for chunk in sorted({row // ROWS_PER_CHUNK for row in rows.tolist()}):
+                if (view, chunk) in self.chunks:
+                    self._check(view, chunk)
+
+    def _check(self, view: int, chunk: int) -> None:
+        rows = self.maps[view, chunk * ROWS_PER_CHUNK : (chunk + 1) * ROWS_PER_CHUNK]
+        if zlib.crc32(as_bytes(rows)) != self.checksums[view][chunk]:
+            raise damaged(self.folder, f"the checksum of rows from {chunk * ROWS_PER_CHUNK} on is wrong")
+        self.chunks.discard((view, chunk))
+
+
+def damaged(folder: Path, how: str) -> DamagedCache:
+    return DamagedCache(
+        f"The feature cache {folder} is damaged ({how}); remove that folder, and it is computed anew. "
+        "Look after the disk, too."
+    )
+
+
+def as_bytes(rows: Tensor) -> memoryview:
+    return rows.contiguous().flatten().view(torch.uint8).numpy().data
 
 
 class CachedBatches:
@@ -83,12 +144,12 @@ class CachedBatches:
 
     def epoch(self, number: int = 0, from_step: int = 0) -> Iterator[Loaded]:
         self.sampler.start(number, from_step)
-        view = self.cache.maps[number % len(self.cache.maps)]
+        view = number % len(self.cache.maps)
         for batch in self.sampler:
             rows = [row for _, row in batch]
             broken = {row: self.cache.broken[row] for row in rows if row in self.cache.broken}
             index = torch.tensor([row for row in rows if row not in broken], dtype=torch.long)
-            maps = view[index].float()
+            maps = self.cache.rows(view, index)
             yield Loaded(Batch(maps, self.labels[index], index) if len(index) else None, broken)
 
 
@@ -142,7 +203,7 @@ def cached_batches(
     log: RunLog | None = None,
 ) -> CachedBatches:
     """Batches of the frozen stages' features; they are computed now unless an equal cache is there already."""
-    dataset = ImageDataset(annotations, input_config, augment=augment, seed=seed, keep=False)
+    dataset = ImageDataset(annotations.without_labels(), input_config, augment=augment, seed=seed, keep=False)
     views = cache_config.views if augment else 1
     root = cache_root(cache_config)
     about = {
@@ -158,23 +219,52 @@ def cached_batches(
         "precision": str(precision),
         "dtype": cache_config.dtype,
     }
-    folder = find_cache(root, about, cache_config.runtime)
-    if folder is None and distributed.is_main():
+    cache = None
+    with suppress(DamagedCache):
+        cache = find_and_open(root, about, cache_config.runtime)
+    if cache is None:  # of several processes that come here, one computes it and the others wait, however long it takes
         with one_at_a_time(root / cache_key(about, cache_config.runtime)):
-            if find_cache(root, about, cache_config.runtime) is None:
+            cache = open_whole(root, about, cache_config.runtime, log)
+            if cache is None:
                 num_images = len(annotations) * views
                 runtime = choose_runtime(
                     backbone, cache_config.runtime, input_config.size, device, precision, num_images
                 )
                 if log is not None and runtime.sentence:
                     log.say(runtime.sentence)
-                making = FeaturePass(runtime, average if pooled else None, workers=workers)
-                compute(root / cache_key(about, runtime.name), dataset, making, views, cache_config.dtype, log)
-    distributed.wait_for_all()
-    folder = folder or find_cache(root, about, cache_config.runtime)
-    assert folder is not None
+                finish = average if pooled else None
+                making = make_pass(backbone, runtime, input_config.size, device, precision, finish, workers)
+                folder = root / cache_key(about, runtime.name)
+                compute(folder, dataset, making, views, cache_config.dtype, log)
+                cache = FeatureCache.open(folder)
     sampler = EpochBatches(len(annotations), batch_size, shuffle=augment if shuffle is None else shuffle, seed=seed)
-    return CachedBatches(FeatureCache.open(folder), torch.from_numpy(annotations.labels), sampler)
+    return CachedBatches(cache, torch.from_numpy(annotations.labels), sampler)
+
+
+def find_and_open(root: Path, about: Mapping[str, Any], runtime: str) -> FeatureCache | None:
+    folder = find_cache(root, about, runtime)
+    return None if folder is None else FeatureCache.open(folder)
+
+
+def open_whole(root: Path, about: Mapping[str, Any], runtime: str, log: RunLog | None) -> FeatureCache | None:
+    """The finished cache; None where there is none. One that is seen to be damaged is removed."""
+    while (folder := find_cache(root, about, runtime)) is not None:
+        try:
+            return FeatureCache.open(folder)
+        except DamagedCache as error:
+            remove_damaged(folder)
+            if log is not None:
+                log.warn(f"{str(error).partition(';')[0]}; it is computed anew.")
+    return None
+
+
+def remove_damaged(folder: Path) -> None:
+    """At once under its name, so that nobody finds half of it."""
+    with naming(folder):
+        aside = folder.with_name(f"{folder.name}.damaged")
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.replace(aside)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def cache_key(about: Mapping[str, Any], runtime: str) -> str:
@@ -234,12 +324,17 @@ def image_hash(annotations: Annotations, root: Path, log: RunLog | None = None) 
     a copy of the data, or one that was only touched, finds its features."""
     remembered = root / ".images" / image_stamps(annotations)
     with one_at_a_time(remembered):
-        if not remembered.is_file():
+        if not is_digest(remembered):
             with bar_of(log, "Reading images", len(annotations)) as bar:
                 digest = content_hash(annotations, bar)
             with atomic_write(remembered) as beside:
                 beside.write_text(digest, encoding="utf-8")
     return remembered.read_text(encoding="utf-8")
+
+
+def is_digest(file: Path) -> bool:
+    """Is it there, and whole?"""
+    return file.is_file() and re.fullmatch(rb"[0-9a-f]{64}", file.read_bytes()) is not None
 
 
 def content_hash(annotations: Annotations, bar: ProgressBar) -> str:
@@ -279,14 +374,16 @@ def weights_hash(backbone: Backbone) -> str:
 
 
 def compute(
-    folder: Path, dataset: ImageDataset, making: FeaturePass, views: int, dtype: str, log: RunLog | None = None
+    folder: Path, dataset: ImageDataset, making: Pass, views: int, dtype: str, log: RunLog | None = None
 ) -> None:
     """Fill `<folder>.part` row by row, going on where an interrupted one ended; then rename it."""
     part, num_images = folder.with_name(folder.name + ".part"), len(dataset)
     part.mkdir(parents=True, exist_ok=True)
-    state = Progress.read(part / "progress.json")
+    state = Progress.read(part / "progress.json", views)
+    file = part / "maps.bin"
     with (
-        (part / "maps.bin").open("r+b" if (part / "maps.bin").exists() else "w+b") as out,
+        naming(file),
+        file.open("r+b" if file.exists() else "w+b") as out,
         bar_of(log, "Computing features", num_images) as bar,
     ):
         bar.skip(state.rows)
@@ -295,18 +392,22 @@ def compute(
             if not state.shape and loaded[0].batch is not None:
                 state.shape = list(loaded[0].batch.images.shape[1:])
                 announce(part, views * num_images * row_bytes(state.shape, dtype), log)
+                state.count_unreadable(row_bytes(state.shape, dtype))
             for view, one in enumerate(loaded):
-                write_maps(out, one, view * num_images, state.rows, dtype)
+                write_maps(out, one, view * num_images, view, state, dtype)
             state.broken |= {str(row): reason for row, reason in loaded[0].broken.items()}
             state.rows += num_rows(loaded[0])
             bar.step(by=num_rows(loaded[0]))
             if state.rows - saved >= SAVE_EVERY:
                 out.flush()
+                os.fsync(out.fileno())  # what the progress says is written must be there after a power cut
                 write_json(part / "progress.json", asdict(state))
                 saved = state.rows
         if not state.shape:
             raise DataError(next(iter(state.broken.values()), "There are no images."))
         out.truncate(views * num_images * row_bytes(state.shape, dtype))  # rows of unreadable images are zeros
+        out.flush()
+        os.fsync(out.fileno())
     write_json(part / "about.json", {**asdict(state), "dtype": dtype, "shape": [views, num_images, *state.shape]})
     part.replace(folder)
 
@@ -316,24 +417,51 @@ class Progress:
     rows: int = 0  # that are written
     shape: list[int] = field(default_factory=list)  # of one map; empty until an image could be read
     broken: dict[str, str] = field(default_factory=dict)  # row -> why its image could not be read
+    checksums: list[list[int]] = field(default_factory=list)  # of each view: the CRC of every ROWS_PER_CHUNK rows
 
     @classmethod
-    def read(cls, file: Path) -> Progress:
-        return cls(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else cls()
+    def read(cls, file: Path, views: int) -> Progress:
+        """From the beginning where there is none, where it is damaged, or where it is of another version."""
+        try:
+            state = cls(**json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, RecursionError):
+            return cls(checksums=[[] for _ in range(views)])
+        chunks = -(-state.rows // ROWS_PER_CHUNK) if state.shape else 0
+        whole = len(state.checksums) == views and all(len(sums) == chunks for sums in state.checksums)
+        return state if whole else cls(checksums=[[] for _ in range(views)])
+
+    def count_unreadable(self, row_bytes: int) -> None:
+        """The rows before the first readable image, of which nobody knew how long they would be, are zeros."""
+        for view in range(len(self.checksums)):
+            for row in range(self.rows):
+                self.add(view, row, bytes(row_bytes), row_bytes)
+
+    def add(self, view: int, row: int, content: bytes | memoryview, row_bytes: int) -> None:
+        """The content of rows from `row` on, which follow those that were added before."""
+        content, sums = memoryview(content), self.checksums[view]
+        while content:
+            if row % ROWS_PER_CHUNK == 0:
+                sums.append(0)
+            here = min(len(content) // row_bytes, ROWS_PER_CHUNK - row % ROWS_PER_CHUNK)
+            sums[-1] = zlib.crc32(content[: here * row_bytes], sums[-1])
+            content, row = content[here * row_bytes :], row + here
 
 
 def row_bytes(shape: list[int], dtype: str) -> int:
     return int(np.prod(shape)) * torch.zeros((), dtype=DTYPES[dtype]).element_size()
 
 
-def write_maps(out: IO[bytes], loaded: Loaded, view: int, first: int, dtype: str) -> None:
-    """Write maps of consecutive rows from `first` on, into the view that begins at row `view` of the file."""
-    if loaded.batch is None:
+def write_maps(out: IO[bytes], loaded: Loaded, first: int, view: int, state: Progress, dtype: str) -> None:
+    """Write maps of the rows behind `state.rows` into the view, which begins at row `first` of the file."""
+    if not state.shape:
         return
-    maps = torch.zeros(num_rows(loaded), *loaded.batch.images.shape[1:], dtype=DTYPES[dtype])
-    maps[loaded.batch.index - first] = loaded.batch.images.to(maps.dtype)
-    out.seek((view + first) * row_bytes(list(maps.shape[1:]), dtype))
-    out.write(maps.view(torch.uint8).numpy().tobytes())
+    maps = torch.zeros(num_rows(loaded), *state.shape, dtype=DTYPES[dtype])
+    if loaded.batch is not None:
+        maps[loaded.batch.index - state.rows] = loaded.batch.images.to(maps.dtype)
+    length, content = row_bytes(state.shape, dtype), as_bytes(maps)
+    out.seek((first + state.rows) * length)
+    out.write(content)
+    state.add(view, state.rows, content, length)
 
 
 def announce(part: Path, needed: int, log: RunLog | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import islice
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -64,10 +64,19 @@ class FeaturePass:
         return Loaded(Batch(features, loaded.batch.labels, loaded.batch.index), loaded.broken)
 
 
+class Pass(Protocol):
+    """Whoever computes features of images: this process, or a cluster."""
+
+    @property
+    def runtime(self) -> Runtime: ...
+
+    def over(self, keys: Iterable[Key], read: Callable[[Key], list[Sample]]) -> Iterator[list[Loaded]]: ...
+
+
 class FeatureBatches:
     """Batches of features, computed as they are asked for: for one look at images that nobody keeps."""
 
-    def __init__(self, dataset: ImageDataset, making: FeaturePass, labels: Tensor):
+    def __init__(self, dataset: ImageDataset, making: Pass, labels: Tensor):
         self.dataset, self.making, self.labels = dataset, making, labels
 
     @property

@@ -17,22 +17,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewtags.atomic import write_json
+from fewtags.atomic import file_crc, reserve, write_json
 from fewtags.config import RunConfig
 from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import ImageDataset
 from fewtags.engine.evaluation import Batches
 from fewtags.engine.feature_cache import cached_batches, keeps_averages, keeps_features, one_at_a_time
-from fewtags.engine.feature_pass import FeatureBatches, FeaturePass
+from fewtags.engine.feature_pass import FeatureBatches
+from fewtags.engine.ray_pass import make_pass
 from fewtags.engine.run import choose_device, precision_of
 from fewtags.engine.runtime import choose_runtime
-from fewtags.errors import DataError
+from fewtags.errors import DataError, RunFailed
 from fewtags.models.build import first_trained
 from fewtags.models.discriminant import unit_length
 from fewtags.models.saved import SavedModel
 from fewtags.progress import progress_bar
 
 ROWS_AT_ONCE = 4096
+NAMES = ("logits", "features")
 KEPT = 3  # so many sets of outputs stay in a run's folder; the oldest make room
 
 
@@ -74,16 +76,32 @@ def model_outputs(
     """Those kept in `folder`, or else computed now. With the `config` of the run its feature cache is used."""
     place = folder / outputs_key(saved, annotations)
     with one_at_a_time(place):
-        if not place.is_dir():
+        outputs = read_outputs(place)
+        if outputs is None:
+            shutil.rmtree(place, ignore_errors=True)  # damaged, or of an earlier version
             part = place.with_name(place.name + ".part")
             part.mkdir(parents=True, exist_ok=True)
             compute_outputs(saved, annotations, part, config, device, quiet)
             part.replace(place)
             drop_oldest(folder)
-    about = json.loads((place / "about.json").read_text(encoding="utf-8"))
+            outputs = read_outputs(place)
+    if outputs is None:
+        raise RunFailed(f"{place} cannot be read back as it was written; is the disk damaged?")
     (place / "about.json").touch()  # used last
-    logits, features = (np.load(place / f"{name}.npy", mmap_mode="r") for name in ("logits", "features"))
-    return ModelOutputs(logits, features, {int(row): reason for row, reason in about["unreadable"].items()})
+    return outputs
+
+
+def read_outputs(place: Path) -> ModelOutputs | None:
+    """What `compute_outputs` left; None where it is not there, or is not what was written."""
+    try:
+        about = json.loads((place / "about.json").read_text(encoding="utf-8"))
+        unreadable = {int(row): str(reason) for row, reason in about["unreadable"].items()}
+        if any(file_crc(place / f"{name}.npy") != about["checksums"][name] for name in NAMES):
+            return None
+        logits, features = (np.load(place / f"{name}.npy", mmap_mode="r") for name in NAMES)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return ModelOutputs(logits, features, unreadable)
 
 
 @torch.inference_mode()
@@ -108,13 +126,15 @@ def compute_outputs(
                     kind = np.float32 if name == "logits" else np.float16
                     shape = (num_images, values.shape[1])
                     files[name] = np.lib.format.open_memmap(place / f"{name}.npy", "w+", kind, shape)
+                    reserve(place / f"{name}.npy")
                 files[name][loaded.batch.index.numpy()] = values.float().cpu().numpy()
     model.takes_maps = False
     if not files:
         raise DataError(f"Not a single one of the {num_images} images could be read: {next(iter(unreadable.values()))}")
     for file in files.values():
         file.flush()
-    write_json(place / "about.json", {"unreadable": unreadable})
+    checksums = {name: file_crc(place / f"{name}.npy") for name in NAMES}
+    write_json(place / "about.json", {"unreadable": unreadable, "checksums": checksums})
 
 
 def batches_for(saved: SavedModel, annotations: Annotations, config: RunConfig | None, device: torch.device) -> Batches:
@@ -138,9 +158,10 @@ def batches_for(saved: SavedModel, annotations: Annotations, config: RunConfig |
                 precision=precision_of(config.train.precision, device),
             )
     model.backbone.freeze_before("head")
-    dataset = ImageDataset(annotations, saved.input, augment=False, seed=0, keep=False)
+    dataset = ImageDataset(annotations.without_labels(), saved.input, augment=False, seed=0, keep=False)
     runtime = choose_runtime(model.backbone, "auto", saved.input.size, device, num_images=len(annotations))
-    return FeatureBatches(dataset, FeaturePass(runtime), torch.from_numpy(annotations.labels))
+    making = make_pass(model.backbone, runtime, saved.input.size, device)
+    return FeatureBatches(dataset, making, torch.from_numpy(annotations.labels))
 
 
 def outputs_key(saved: SavedModel, annotations: Annotations) -> str:

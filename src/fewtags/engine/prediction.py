@@ -9,15 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import Collate, Loaded, Sample
 from fewtags.data.images import BadImage, picture_in_memory
 from fewtags.data.inputs import Picture
 from fewtags.data.preprocess import read_square, square
+from fewtags.data.remote import remote_url
+from fewtags.engine.cluster import active_cluster
 from fewtags.engine.feature_pass import FeaturePass, num_rows
-from fewtags.engine.predictions import Prediction, Predictions, gathered, prediction_of
+from fewtags.engine.predictions import Prediction, Predictions, gathered, name_of, prediction_of
+from fewtags.engine.ray_pass import RayPass, make_pass
 from fewtags.engine.run import choose_device
 from fewtags.engine.runtime import choose_runtime
 from fewtags.errors import UserError
@@ -36,12 +39,8 @@ def predict_files(
     say: Callable[[str], object] = lambda _: None,
 ) -> Iterator[Prediction]:
     """One Prediction per file (or picture in memory), in order, as they come."""
-    model = saved.classifier
-
-    def probabilities(maps: Tensor) -> Tensor:
-        return model.behind_backbone(maps).logits.sigmoid()
-
-    making = model_pass(saved, probabilities, count(files, num_files), device, batch_size, workers, runtime, say)
+    finish = Probabilities(saved.classifier.neck, saved.classifier.head)
+    making = model_pass(saved, finish, count(files, num_files), device, batch_size, workers, runtime, say)
     names: deque[str] = deque()  # of those under way
     for loaded in making.over(numbered(files, names), reader(saved)):
         rows: dict[int, np.ndarray] = {}
@@ -77,7 +76,7 @@ def pooled_features(
     An image that cannot be read is an error, or, where `unreadable` is given, a row of zeros and an entry there.
     """
     model = saved.classifier
-    making = model_pass(saved, lambda maps: model.neck(maps).float().mean((2, 3)), len(files), device)
+    making = model_pass(saved, PooledFeature(model.neck), len(files), device)
     features = torch.zeros(len(files), model.neck.num_channels)
     for loaded in making.over(enumerate(files), reader(saved)):
         for row, problem in loaded[0].broken.items():
@@ -93,27 +92,51 @@ def pooled_features(
 # --- how ---
 
 
+class Probabilities(nn.Module):
+    """Of the backbone's maps: what the model says in the end, [B, C]."""
+
+    def __init__(self, neck: nn.Module, head: nn.Module):
+        super().__init__()
+        self.neck, self.head = neck, head
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return self.head(self.neck(maps).float()).logits.sigmoid()
+
+
+class PooledFeature(nn.Module):
+    """The average over each image's feature map, [B, D]."""
+
+    def __init__(self, neck: nn.Module):
+        super().__init__()
+        self.neck = neck
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return self.neck(maps).float().mean((2, 3))
+
+
 def model_pass(
     saved: SavedModel,
-    finish: Callable[[Tensor], Tensor],
+    finish: nn.Module,
     num_files: int | None,
     device: str = "auto",
     batch_size: int | None = None,
     workers: int | None = None,
     runtime: str = "auto",
     say: Callable[[str], object] = lambda _: None,
-) -> FeaturePass:
-    """The model's backbone by the fastest runtime, and `finish` for what is behind it."""
+) -> FeaturePass | RayPass:
+    """The model's backbone by the fastest runtime, and `finish` for what is behind it; on Ray where it is at work."""
     where = choose_device(device)
     backbone = saved.classifier.to(where).eval().backbone.all_frozen()
     chosen = choose_runtime(backbone, runtime, saved.input.size, where, num_images=num_files)
     if chosen.sentence:
         say(chosen.sentence)
-    return FeaturePass(replace(chosen, batch=batch_size or chosen.batch), finish, workers=workers)
+    chosen = replace(chosen, batch=batch_size or chosen.batch)
+    return make_pass(backbone, chosen, saved.input.size, where, finish=finish.eval(), workers=workers)
 
 
 def reader(saved: SavedModel) -> Callable[[tuple[int, Path | Picture]], list[Sample]]:
-    return lambda numbered: [plain_sample(numbered[1], numbered[0], saved.input.size)]
+    side = saved.input.size  # and not the whole model, which would go to every worker of a cluster
+    return lambda numbered: [plain_sample(numbered[1], numbered[0], side)]
 
 
 def plain_sample(picture: Path | Picture, row: int, side: int) -> Sample:
@@ -127,13 +150,10 @@ def plain_sample(picture: Path | Picture, row: int, side: int) -> Sample:
 
 
 def numbered(files: Iterable[Path | Picture], names: deque[str]) -> Iterator[tuple[int, Path | Picture]]:
+    elsewhere = active_cluster() is not None  # where relative paths mean nothing
     for row, file in enumerate(files):
         names.append(name_of(file, row))
-        yield row, file
-
-
-def name_of(file: Path | Picture, row: int) -> str:
-    return str(file) if isinstance(file, Path) else f"image {row}"
+        yield row, file.absolute() if elsewhere and isinstance(file, Path) and not remote_url(file) else file
 
 
 def count(files: Iterable[Path | Picture], told: int | None) -> int | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import measurable
+from fewtags.data.remote import remote_url
 from fewtags.errors import DataError
 from fewtags.estimates import ScoreBins, log_odds
 from fewtags.metrics import Scores, evaluate_scores
@@ -31,6 +33,11 @@ class Prediction:
         order = np.argsort(-self.probabilities, kind="stable")
         chosen = [c for c in order if self.probabilities[c] >= thresholds[c]]
         return {categories[c]: float(self.probabilities[c]) for c in chosen}
+
+
+def name_of(file: object, row: int) -> str:
+    """Of an image file, or of the picture in memory at `row`."""
+    return (remote_url(file) or str(file)) if isinstance(file, Path) else f"image {row}"
 
 
 def prediction_of(image: str, values: np.ndarray | None, problem: str) -> Prediction:

@@ -209,21 +209,23 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
         raise UserError(
             f"{file} does not fit {run.files.config}; were settings changed? Start a new run for them."
         ) from error
-    run.epoch, run.step, run.totals = checkpoint["epoch"], checkpoint["step"], checkpoint["totals"]
+    run.epoch, run.step = checkpoint["epoch"], checkpoint["step"]
+    # The sums are those of all processes, whose number may be another one now: the first goes on with them.
+    run.totals = {name: total if distributed.is_main() else 0.0 for name, total in checkpoint["totals"].items()}
     run.best, run.seconds = checkpoint["best"], checkpoint["seconds"]
 
 
 # Settings that change how fast a run goes or where things are, not what it computes.
 MAY_CHANGE = (
     "train.epochs",  # to train on for longer than was planned; the schedule then follows the new number
-    "train.device", "train.workers", "train.channels_last", "train.compile", "input.keep_in_memory",
+    "train.device", "train.workers", "train.timeout", "train.channels_last", "train.compile", "input.keep_in_memory",
     "data.source", "data.tags", "data.options", "data.format", "data.decisions", "model.weights", "words.source",
 )  # fmt: skip
 
 
 def changed_settings(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What was one thing when a checkpoint was written and is another now: "train.lr 0.1 -> 0.2"."""
-    then, today = flat(before), flat(now)
+    then, today = flat(resolve(before).nested()), flat(now)  # a setting that is new since had its default
     return [
         f"{name} {then.get(name)} -> {today.get(name)}"
         for name in sorted({*then, *today})

@@ -12,11 +12,13 @@ from timm.utils import ModelEmaV3
 from torch import nn
 
 from fewtags import distributed
+from fewtags.atomic import append_line
 from fewtags.config import RunConfig
 from fewtags.contract import Problem, Progress
 from fewtags.data.annotations import Annotations
 from fewtags.data.loaders import image_batches
 from fewtags.data.prepare import RunData
+from fewtags.engine.cluster import active_cluster
 from fewtags.engine.evaluation import Batches
 from fewtags.engine.feature_cache import cached_batches, keeps_averages, keeps_features
 from fewtags.engine.predictions import Predictions
@@ -64,7 +66,7 @@ class Run:
     best: dict[str, Any] = field(default_factory=dict)
     left_out: ScoreBins | None = None  # of the start, where this session made it: see contract.Start,
     known_proportion: float | None = None  # and this, as a mean over the categories
-    broken: set[str] = field(default_factory=set)  # image files that could not be read
+    broken: dict[str, str] = field(default_factory=dict)  # image files that could not be read, and why
     seconds: float = 0.0  # spent training, over all sessions
 
     @property
@@ -92,11 +94,10 @@ class Run:
         for row, reason in broken.items():
             path = str(part.path(row))
             if path not in self.broken:
-                self.broken.add(path)
+                self.broken[path] = reason
                 self.log.warn(f"Left out: {reason}")
                 self.files.bad_images.parent.mkdir(parents=True, exist_ok=True)  # another process may come first
-                with self.files.bad_images.open("a", encoding="utf-8") as out:
-                    out.write(reason + "\n")
+                append_line(self.files.bad_images, reason)
 
 
 def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.device, log: RunLog) -> Run:
@@ -110,6 +111,11 @@ def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.devi
     learner.model.takes_maps = keeps_features(
         config.cache, learner.model, config.input.size, num_views(config, learner, data)
     )
+    if active_cluster() is not None and not learner.model.takes_maps:
+        raise UserError(
+            "--ray computes what a frozen backbone makes of images, and here that is trained or not kept; freeze it "
+            "(model.train_from=head, cache.enabled=auto), or train with torchrun."
+        )
     half = precision_of(config.train.precision, device) == torch.float16
     return Run(
         config=config,
@@ -195,12 +201,9 @@ def build_learner(config: RunConfig, problem: Problem) -> Learner:
 
 
 def wrap(learner: Learner, config: RunConfig, device: torch.device) -> nn.Module:
-    wrapped: nn.Module = learner
-    if distributed.world_size() > 1 and any(p.requires_grad for p in learner.parameters()):
-        from torch.nn.parallel import DistributedDataParallel
-
-        # Method state is reduced before it is written, so buffers need not be sent from rank 0 on each forward.
-        wrapped = DistributedDataParallel(learner, broadcast_buffers=False, find_unused_parameters=True)
+    if config.train.sync_batch_norm and any(p.requires_grad for p in learner.model.backbone.parameters()):
+        distributed.join_batch_norm(learner.model, device.type)
+    wrapped = distributed.wrap(learner)
     if config.train.compile:
         learner.model.compile()
     return wrapped

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from fewtags import distributed
-from fewtags.atomic import atomic_write
+from fewtags.atomic import append_line, atomic_write
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import MissingExtra
 from fewtags.progress import ProgressBar, progress_bar
@@ -47,8 +47,7 @@ class RunLog:
         """One JSON line. `epoch` counts from 1 here, as for people."""
         if not self.main:
             return
-        with self.folder.metrics.open("a", encoding="utf-8") as out:
-            out.write(json.dumps({"kind": kind, "epoch": epoch, **_plain(values)}) + "\n")
+        append_line(self.folder.metrics, json.dumps({"kind": kind, "epoch": epoch, **_plain(values)}))
         if self.board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float) and math.isfinite(value):
@@ -68,18 +67,24 @@ class RunLog:
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl up to the first that is damaged, which a crash may leave at the end."""
+    """The rows of a metrics.jsonl; a last line cut off by a crash is ignored, and so is all behind a damaged one."""
     rows = []
     if file.is_file():
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                break
-            if not isinstance(row, dict) or "kind" not in row:
+            row = _row(line)
+            if row is None:
                 break
             rows.append(row)
     return rows
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(row, dict) and isinstance(row.get("epoch"), int) and isinstance(row.get("kind"), str)
+    return row if whole else None
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fewtags import distributed
-from fewtags.atomic import write_json
+from fewtags.atomic import atomic_write, write_json
 from fewtags.config import RunConfig
 from fewtags.contract import Batch, Progress, StepResult
 from fewtags.data.prepare import RunData, prepare_data
@@ -33,6 +33,7 @@ from fewtags.engine.start import start_head
 from fewtags.engine.thresholds import choose_thresholds
 from fewtags.errors import DataError, Interrupted, RunFailed, UserError
 from fewtags.labels import UNKNOWN
+from fewtags.locks import only_process_in
 from fewtags.methods import objective_class
 from fewtags.metrics import Scores
 from fewtags.models.saved import SavedModel, read_object
@@ -69,26 +70,42 @@ def train(
     A run that was stopped before its first checkpoint starts from the beginning, with or without `resume`.
     """
     device = choose_device(config.train.device)
-    distributed.start(device.type)
+    distributed.start(device.type, config.train.timeout)
     files, log = RunFolder(folder), RunLog(RunFolder(folder), quiet, tensorboard)
     if resume and (finished := finished_result(files, config)) is not None:
         log.say(f"The run in {folder} is finished: there is nothing to resume.")
         return finished
-    if not resume:
-        refuse_to_overwrite(files)
-    checkpoint = load_last(files) if resume and files.can_resume else None
-    if data is None:
-        data = prepare_data(config.data, config.seed)
-    try:
-        run = build_run(config, folder, data, device, log)
-        start_new(run) if checkpoint is None else resume_from(run, checkpoint)
-        with stop_signals() as stop:
-            while run.epoch < run.num_epochs:
-                train_one_epoch(run, stop)
-                finish_epoch(run)
-        return finish_run(run)
-    except KeyboardInterrupt:
-        raise Interrupted(how_to_go_on(files)) from None
+    with distributed.lost_process_told(), alone_in(folder):
+        if not resume:
+            refuse_to_overwrite(files)
+        checkpoint = load_last(files) if resume and files.can_resume else None
+        if data is None:
+            data = prepare_data(config.data, config.seed)
+        try:
+            run = build_run(config, folder, data, device, log)
+            start_new(run) if checkpoint is None else resume_from(run, checkpoint)
+            with stop_signals() as stop:
+                while run.epoch < run.num_epochs:
+                    train_one_epoch(run, stop)
+                    finish_epoch(run)
+            return finish_run(run)
+        except KeyboardInterrupt:
+            raise Interrupted(how_to_go_on(files)) from None
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """No other run may write to `folder`. The first process has the lock for all of its group; it alone complains."""
+    refused = None
+    with ExitStack() as locks:
+        if distributed.is_main():
+            try:
+                locks.enter_context(only_process_in(folder, "fewtags train"))
+            except UserError as error:
+                refused = error
+        if distributed.anywhere(refused is not None):
+            raise refused or UserError("")
+        yield
 
 
 def start_new(run: Run) -> None:
@@ -143,7 +160,8 @@ def train_one_epoch(run: Run, stop: Callable[[], bool]) -> None:
         for loaded in run.train_batches.epoch(run.epoch, run.step):
             run.report_broken(loaded.broken, run.data.train)
             # One rank alone in a step would wait for the others for ever; so it is with stopping below.
-            if distributed.everywhere(loaded.batch is not None) and loaded.batch is not None:
+            num_ready, num_stopping = distributed.counts(loaded.batch is not None, stop())
+            if num_ready == distributed.world_size() and loaded.batch is not None:
                 result = train_step(run, loaded.batch.to(run.device))
                 add_totals(run, loaded.batch, result)
             run.step += 1
@@ -151,7 +169,8 @@ def train_one_epoch(run: Run, stop: Callable[[], bool]) -> None:
             if run.num_collected and (whole_window or run.step == num_steps):
                 update_weights(run)
             bar.step(f"loss {mean_loss(run):.4f}")
-            if distributed.anywhere(stop()) and whole_window:
+            asked = num_stopping or (distributed.world_size() == 1 and stop())  # alone, nobody has to be asked first
+            if asked and whole_window:
                 run.seconds += time.monotonic() - started
                 save_and_stop(run)
     run.seconds += time.monotonic() - started
@@ -229,6 +248,7 @@ def finish_epoch(run: Run) -> None:
     epoch, progress = run.epoch + 1, run.progress(run.train_batches.num_steps)
     objective = run.learner.objective
     share_batch_statistics(run)
+    share_broken(run)
     run.totals = sum_totals(run.totals)
     if not run.totals.get("steps"):
         raise DataError(f"Not a single training image could be read; {run.files.bad_images} says why.")
@@ -250,6 +270,15 @@ def share_batch_statistics(run: Run) -> None:
     distributed.average_batch_statistics(run.learner.model)
     if run.ema is not None:
         distributed.average_batch_statistics(run.ema.module)
+
+
+def share_broken(run: Run) -> None:
+    """Images that one process could not read are known to all; the first one warns about them."""
+    for found in distributed.gather_objects(run.broken):
+        for path, reason in found.items():
+            if path not in run.broken:
+                run.broken[path] = reason
+                run.log.warn(f"Left out: {reason}")
 
 
 def sum_totals(totals: dict[str, float]) -> dict[str, float]:
@@ -339,9 +368,11 @@ def finish_run(run: Run) -> RunResult:
             run.best = run.best or {"epoch": run.epoch, "split": name, **result[name]}  # where no epoch was trained
     result["best"] = run.best
     thresholds = thresholds_of(run)
+    share_broken(run)
     if distributed.is_main():
         for name, measured in run.latest.items():
-            np.savez_compressed(run.files.predictions(name), probabilities=measured.predictions.probabilities)
+            with atomic_write(run.files.predictions(name)) as beside, beside.open("wb") as out:
+                np.savez_compressed(out, probabilities=measured.predictions.probabilities)
         saved = saved_model(run, thresholds)
         saved.save(run.files.model)
         estimates = estimate_run(run, saved)
@@ -350,7 +381,6 @@ def finish_run(run: Run) -> RunResult:
         saved = replace(saved, data=data_facts(run.data), quality=quality_facts(result, run.data))
         saved.save(run.files.model)
         write_json(run.files.result, {**result, "unreadable_images": len(run.broken)})
-    distributed.wait_for_all()
     return RunResult(run.folder, last, run.best, split, run.seconds, run.epoch, result.get("estimates"))
 
 
@@ -415,6 +445,7 @@ def finished_result(files: RunFolder, config: RunConfig) -> RunResult | None:
 
 def save_and_stop(run: Run) -> None:
     share_batch_statistics(run)
+    run.totals = sum_totals(run.totals)
     save_run(run)
     raise Interrupted(
         f"Stopped at epoch {run.epoch + 1}, step {run.step}; everything is saved. "

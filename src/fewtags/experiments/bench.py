@@ -12,18 +12,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fewtags.config import flat, read_yaml
+from fewtags.config import flat, read_yaml, resolve
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import Interrupted, UserError
 from fewtags.experiments.executors import Ended, Executor, LocalExecutor
 from fewtags.experiments.grid import PlannedRun
 from fewtags.experiments.runs import read_run, tidy_rows, write_csv
 from fewtags.experiments.tables import write_tables
+from fewtags.locks import only_process_in
 from fewtags.progress import ProgressBar, duration, progress_bar
 from fewtags.wording import plural
 
 # Settings that say where and how fast, not what: a finished run may differ in them.
-INCIDENTAL = ("train.device", "train.workers", "cache.folder", "input.keep_in_memory")
+INCIDENTAL = ("train.device", "train.workers", "train.timeout", "cache.folder", "input.keep_in_memory")
 
 
 class Bench:
@@ -41,6 +42,10 @@ class Bench:
 
     def run(self) -> list[PlannedRun]:
         """Bring every run to its end and return those that failed; runs.csv and tables.* grow with each one."""
+        with only_process_in(self.folder, "fewtags bench"):
+            return self._run()
+
+    def _run(self) -> list[PlannedRun]:
         for run in self.runs:
             check_settings(run, self.files(run))
         self.waiting = [run for run in self.runs if not self.files(run).is_finished]
@@ -48,7 +53,6 @@ class Bench:
         self.say(
             f"{plural(len(self.runs), 'run')} in {self.folder}: {num_finished} finished, {len(self.waiting)} to do."
         )
-        self.folder.mkdir(parents=True, exist_ok=True)
         self.write_results()
         no_bar = self.quiet or not self.console.is_terminal
         with progress_bar("Runs", len(self.waiting), self.console, no_bar) as bar:
@@ -105,7 +109,7 @@ def check_settings(run: PlannedRun, files: RunFolder) -> None:
     """A run that is there already must be the planned one."""
     if not files.is_run:
         return
-    there, planned = flat(read_yaml(files.config)), flat(run.config.nested())
+    there, planned = flat(resolve(read_yaml(files.config)).nested()), flat(run.config.nested())
     for name in sorted(there.keys() | planned.keys()):
         if there.get(name) != planned.get(name) and name not in INCIDENTAL:
             raise UserError(
@@ -124,5 +128,7 @@ def outcome_line(files: RunFolder) -> str:
 def why(files: RunFolder, exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         return f"killed by signal {-exit_code}"
+    if exit_code == 0:
+        return f"it ended well, and {files.result} is not there: all machines must share that folder"
     lines = files.log.read_text(encoding="utf-8").strip().splitlines() if files.log.is_file() else []
     return lines[-1] if lines else f"exit code {exit_code}"

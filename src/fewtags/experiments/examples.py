@@ -25,7 +25,7 @@ from fewtags.experiments.runs import RunRecord, label
 from fewtags.labels import ABSENT, PRESENT
 from fewtags.models.attention_maps import evidence_maps, overlay, tells_where
 from fewtags.models.build import make_problem
-from fewtags.models.saved import load_model, read_thresholds
+from fewtags.models.saved import damaged, load_model, read_thresholds
 from fewtags.models.tensor_files import read_arrays
 
 NUM_IMAGES = 8
@@ -85,7 +85,10 @@ class Gallery:
 def data_of(run: RunRecord, moved_to: Path | None = None) -> RunData:
     """The data of a run, as it was when it was trained. Raises UserError where it is gone or has changed."""
     data = load_run_data(run.folder, moved_to)
-    if data.train.content_hash() != run.data["train"]["hash"]:
+    noted = run.data.get("train")
+    if not isinstance(noted, dict) or "categories" not in run.data or "known_positives" not in run.data:
+        raise damaged(RunFolder(run.folder).data)
+    if data.train.content_hash() != noted.get("hash"):
         raise DataError(f"The training images of {run.folder} or their labels have changed since it was trained.")
     return data
 

@@ -58,6 +58,7 @@ class RunRecord:
 def read_run(folder: Path) -> RunRecord:
     files = RunFolder(folder)
     config, data = read_yaml(files.config), _read_json(files.data)
+    result, rows = _read_json(files.result), read_rows(files.metrics)
     try:
         cell = {
             "dataset": data.get("name", "dataset"),
@@ -65,18 +66,15 @@ def read_run(folder: Path) -> RunRecord:
             "profile": config["method"]["profile"],
             "proportion": config["data"]["known"],
             "seed": config["seed"],
-            **_read_json(files.cell),
         }
     except (KeyError, TypeError) as error:
         raise damaged(files.config) from error
-    result, rows = _read_json(files.result), read_rows(files.metrics)
+    cell |= {name: value for name, value in _read_json(files.cell).items() if name in cell}
     return RunRecord(folder=folder, config=config, data=data, result=result, rows=rows, **cell)
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    return read_object(file)
+    return read_object(file) if file.is_file() else {}
 
 
 def find_runs(paths: Iterable[Path]) -> list[RunRecord]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fewtags.atomic import atomic_write
 from fewtags.data.csv_cells import protected
 from fewtags.experiments import published
 from fewtags.experiments.runs import Proportion, method_place, proportion_label, proportion_place, row_label
@@ -205,4 +206,5 @@ def write_tables(rows: Sequence[Row], folder: Path) -> None:
     """tables.md, tables.csv and tables.tex: after the last epoch first, then at the best one."""
     tables = [table for rule in RULE_NOTES for table in paper_tables(rows, rule)]
     for suffix, form in (("md", to_markdown), ("csv", to_csv), ("tex", to_latex)):
-        (folder / f"tables.{suffix}").write_text("\n".join(map(form, tables)), encoding="utf-8")
+        with atomic_write(folder / f"tables.{suffix}") as beside:
+            beside.write_text("\n".join(map(form, tables)), encoding="utf-8")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fewtags.contract import Batch, Outputs, Problem, Progress, StepResult
 from fewtags.distributed import sum_across_ranks
 from fewtags.methods.base import Objective
-from fewtags.methods.cross_image import cross_image_loss, sampled_cross_image_loss
+from fewtags.methods.cross_image import cross_image_loss, of_all_processes, sampled_cross_image_loss
 from fewtags.methods.feature_queue import FeatureQueue, Fill
 from fewtags.methods.losses import assume_negative_loss
 from fewtags.settings import Settings
@@ -82,6 +82,8 @@ class CategoryAdaptive(Objective["CategoryAdaptive.Config"]):
         """Cross-image loss over all pairs, or over the authors' sample of them."""
         csl_weight: float = 0.05
         """Weight of the cross-image loss; 0 for none."""
+        csl_gather: bool = False
+        """Under several processes: pairs of images of all of them, which costs sending their features around."""
         csl_ramp: bool = True
         """Raise that weight from 0 during the first epoch."""
         loss_scale: float = 1.0
@@ -200,7 +202,10 @@ class CategoryAdaptive(Objective["CategoryAdaptive.Config"]):
         assert outputs.features is not None
         loss = sampled_cross_image_loss if self.config.csl == "sampled" else cross_image_loss
         ramp = progress.epoch_fraction if self.config.csl_ramp and progress.epoch == 0 else 1.0
-        return self.config.csl_weight * ramp * loss(outputs.features, batch.labels == 1)
+        features, positive = outputs.features, batch.labels == 1
+        if self.config.csl_gather:
+            features, positive = of_all_processes(features, positive)
+        return self.config.csl_weight * ramp * loss(features, positive)
 
     # --- what to log ---
 

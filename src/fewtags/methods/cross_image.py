@@ -6,6 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fewtags.distributed import gather_rows, gather_rows_to_learn
+
+
+def of_all_processes(features: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+    """Features [B, C, D] and known positives [B, C] of the whole batch, of which each process has a share."""
+    return gather_rows_to_learn(features), gather_rows(positive.to(torch.uint8)).bool()
+
 
 def cross_image_loss(features: Tensor, positive: Tensor) -> Tensor:
     """Mean over all pairs of images and all categories of 1 - cosine (both positive) or 1 + cosine (otherwise).

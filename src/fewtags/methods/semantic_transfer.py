@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from fewtags.contract import Batch, Outputs, Problem, Progress, StepResult
 from fewtags.methods.base import Objective
-from fewtags.methods.cross_image import cross_image_loss, sampled_cross_image_loss
+from fewtags.methods.cross_image import cross_image_loss, of_all_processes, sampled_cross_image_loss
 from fewtags.methods.feature_queue import FeatureQueue
 from fewtags.methods.losses import assume_negative_loss, asymmetric_loss
 from fewtags.settings import Settings
@@ -55,6 +55,8 @@ class CrossImageTransfer(Objective["CrossImageTransfer.Config"]):
         """Weight of the cross-image similarity loss."""
         csl: Literal["dense", "sampled"] = "dense"
         """Cross-image similarity over all pairs of a batch, or over the random and hardest that the authors draw."""
+        csl_gather: bool = False
+        """Under several processes: pairs of images of all of them, which costs sending their features around."""
         transfer_others: Literal["skipped", "absent"] = "skipped"
         """Unknown labels that were not found, in the loss of the found ones: skipped, as where negatives are known, or
         absent, as in the authors' version for known positives alone. Skipped, nothing holds the found ones back."""
@@ -74,9 +76,11 @@ class CrossImageTransfer(Objective["CrossImageTransfer.Config"]):
         assert outputs.features is not None
         labels = batch.labels
         pairs_loss = cross_image_loss if self.config.csl == "dense" else sampled_cross_image_loss
+        images = (outputs.features, labels == 1)
+        alike = pairs_loss(*(of_all_processes(*images) if self.config.csl_gather else images))
         losses = {
             "observed": assume_negative_loss(outputs.logits, labels).mean(),
-            "cross_image": self.config.csl_weight * ramp(progress) * pairs_loss(outputs.features, labels == 1),
+            "cross_image": self.config.csl_weight * ramp(progress) * alike,
         }
         found = self.found_across(batch, outputs, progress)
         if progress.epoch >= self.config.discover_from_epoch:

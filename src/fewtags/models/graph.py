@@ -24,6 +24,8 @@ from fewtags.models.decoupling import SemanticDecoupling
 from fewtags.models.heads import BiasInit, Head, initial_bias
 from fewtags.settings import Settings
 
+MOST_CATEGORIES = 20_000  # two matrices of 1.6 GB
+
 
 def cooccurrence(labels: Tensor) -> Tensor:
     """[C, C] share of the images known to show category i that are known to show j too; zeros where none shows i."""
@@ -47,8 +49,13 @@ class LabelGraph(nn.Module):
     def __init__(self, kind: Literal["cooccurrence", "words"], words: WordVectors):
         super().__init__()
         self.kind = kind
+        num_categories = len(words.vectors)
+        if num_categories > MOST_CATEGORIES:
+            raise UserError(
+                f"A graph of {num_categories:,} categories needs {8e-9 * num_categories**2:.0f} GB for which follows "
+                f"from which; it takes {MOST_CATEGORIES:,} at most. Use a method without one, such as caldnr."
+            )
         if kind == "cooccurrence":
-            num_categories = len(words.vectors)
             self.register_buffer("incoming", torch.zeros(num_categories, num_categories))
             self.register_buffer("outgoing", torch.zeros(num_categories, num_categories))
         else:

@@ -17,6 +17,7 @@ import yaml
 from fewtags.errors import UserError, did_you_mean
 from fewtags.models.nouns import Nouns, nouns, squash
 from fewtags.models.words import split_words
+from fewtags.settings import load_yaml
 
 # tag -> {"synset": ...}, {"classes": [...]}, {"synonym": ...} or None; see docs/explanation/names.md
 Overrides = Mapping[str, Any]
@@ -185,7 +186,7 @@ def _heads(name: str, known: Nouns, cut: bool) -> Iterator[str]:
 def read_overrides(file: str | Path) -> dict[str, Any]:
     """YAML: `tag: {synset: dog.n.01}`, `{classes: [...]}`, `{synonym: ox}`, or `none` for labels alone."""
     try:
-        content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        content = load_yaml(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"The file of names {file} cannot be read ({error.strerror}).") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -12,6 +12,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -165,14 +166,30 @@ def _read_lexicon(path: Path, wanted: set[str]) -> Lexicon:
     raise UserError(f"{path} should be word vectors as .npz, .npy or .txt (GloVe).")
 
 
+def _load(path: Path) -> Any:
+    """What NumPy reads, without executing pickled code."""
+    try:
+        arrays = np.load(path, allow_pickle=False)
+        return arrays if isinstance(arrays, np.ndarray) else {name: arrays[name] for name in arrays.files}
+    except Exception as error:  # damaged bytes make NumPy, zipfile and zlib raise nearly anything
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise DataError(f"{path} is damaged or not a file of NumPy arrays ({reason[:100]}).") from error
+
+
+def _numbers(path: Path, vectors: np.ndarray) -> np.ndarray:
+    if vectors.dtype.kind not in "fiu" or not np.isfinite(vectors).all():
+        raise DataError(f"{path} should hold finite numbers; it holds {vectors.dtype} with others among them.")
+    return vectors
+
+
 def _read_npz(path: Path) -> Lexicon:
-    with np.load(path, allow_pickle=False) as arrays:
-        if not {"names", "vectors"} <= set(arrays.files):
-            raise DataError(f"{path} should hold the arrays 'names' and 'vectors'; it holds {', '.join(arrays.files)}.")
-        names, vectors = arrays["names"], arrays["vectors"]
-    if vectors.ndim != 2 or len(names) != len(vectors):
+    arrays = _load(path)
+    if not isinstance(arrays, dict) or not {"names", "vectors"} <= set(arrays):
+        raise DataError(f"{path} should hold the arrays 'names' and 'vectors'; it holds {', '.join(arrays) or 'none'}.")
+    names, vectors = arrays["names"], _numbers(path, arrays["vectors"])
+    if vectors.ndim != 2 or names.ndim != 1 or len(names) != len(vectors):
         raise DataError(
-            f"{path} has {len(names)} names for vectors of shape {vectors.shape}; it should be one row each."
+            f"{path} has names of shape {names.shape} for vectors of shape {vectors.shape}; it should be one row each."
         )
     lexicon = {str(name): vector for name, vector in zip(names, vectors, strict=True)}
     written_as_one = {"".join(split_words(name)): vector for name, vector in lexicon.items()}
@@ -181,20 +198,30 @@ def _read_npz(path: Path) -> Lexicon:
 
 def _read_glove_text(path: Path, wanted: set[str]) -> Lexicon:
     lexicon: dict[str, np.ndarray] = {}
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             word, _, numbers = line.rstrip("\n").partition(" ")
             if word in wanted:
-                try:
-                    lexicon[word] = np.array(numbers.split(), dtype=np.float32)
-                except ValueError as error:
-                    raise DataError(f"{path}:{number} should be a word and its numbers; it is not.") from error
+                vector = _vector(numbers)
+                length = len(next(iter(lexicon.values()), vector))
+                if not np.isfinite(vector).all() or len(vector) != length or not length:
+                    raise DataError(f"{path}:{number} should be a word and {length or 'its'} numbers; it is not.")
+                lexicon[word] = vector
     return lexicon
 
 
+def _vector(numbers: str) -> np.ndarray:
+    try:
+        return np.array(numbers.split(), dtype=np.float32)
+    except ValueError:
+        return np.full(1, np.nan, dtype=np.float32)
+
+
 def _read_rows(path: Path, categories: Sequence[str]) -> WordVectors:
-    rows = np.load(path, allow_pickle=False)
-    if rows.ndim != 2 or len(rows) != len(categories):
+    rows = _load(path)
+    if not isinstance(rows, np.ndarray):
+        raise DataError(f"{path} should hold one array, a row for each category; it is an .npz file by another name.")
+    if _numbers(path, rows).ndim != 2 or len(rows) != len(categories):
         raise DataError(
             f"{path} should have one row for each of {len(categories)} categories; its shape is {rows.shape}."
         )

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewtags.atomic import atomic_write, write_json
+from fewtags.atomic import atomic_write, file_crc, write_json
 from fewtags.data.annotations import Annotations
 from fewtags.engine.prediction import pooled_features
 from fewtags.models.discriminant import unit_length
@@ -29,10 +29,9 @@ def unit_features(
     """
     numbers, about = folder / "features.npy", folder / "features.json"
     key = _key(saved, annotations)
-    if about.is_file() and numbers.is_file():
-        kept = json.loads(about.read_text(encoding="utf-8"))
-        if kept.get("key") == key:
-            return torch.from_numpy(np.load(numbers)), {int(row): reason for row, reason in kept["unreadable"].items()}
+    kept = _read(numbers, about, key)
+    if kept is not None:
+        return kept
     unreadable: dict[int, str] = {}
     files = [annotations.path(row) for row in range(len(annotations))]
     with progress_bar("Looking at the images", len(files), quiet=quiet, unit="images") as bar:
@@ -43,8 +42,19 @@ def unit_features(
         about.unlink(missing_ok=True)
         with atomic_write(numbers) as beside, beside.open("wb") as out:
             np.save(out, features.numpy())
-        write_json(about, {"key": key, "unreadable": unreadable})
+        write_json(about, {"key": key, "unreadable": unreadable, "checksum": file_crc(numbers)})
     return features, unreadable
+
+
+def _read(numbers: Path, about: Path, key: str) -> tuple[Tensor, dict[int, str]] | None:
+    """None where there are none of this key, or they are damaged."""
+    try:
+        kept = json.loads(about.read_text(encoding="utf-8"))
+        if kept["key"] != key or kept["checksum"] != file_crc(numbers):
+            return None
+        return torch.from_numpy(np.load(numbers)), {int(row): reason for row, reason in kept["unreadable"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def _key(saved: SavedModel, annotations: Annotations) -> str:

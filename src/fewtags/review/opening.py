@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from fewtags.engine.feature_cache import cache_root
 from fewtags.engine.record import load_run_config
 from fewtags.engine.run_folder import RunFolder
 from fewtags.models.closed_form import ClosedFormHead
-from fewtags.models.saved import SavedModel, load_model
+from fewtags.models.saved import SavedModel, damaged, load_model, read_object
 from fewtags.review.features import unit_features
 from fewtags.review.heat_maps import HeatMaps
 from fewtags.review.pictures import Pictures
@@ -76,4 +75,7 @@ def has_changed(run: Path, annotations: Annotations) -> bool:
     record = RunFolder(run).data
     if not record.is_file():
         return False
-    return json.loads(record.read_text(encoding="utf-8"))["train"]["hash"] != annotations.content_hash()
+    train = read_object(record).get("train")
+    if not isinstance(train, dict):
+        raise damaged(record)
+    return train.get("hash") != annotations.content_hash()

@@ -35,6 +35,7 @@ from fewtags.data.formats.sidecar import SidecarOptions, detects_sidecar, read_s
 from fewtags.data.formats.tables import table_files
 from fewtags.data.formats.visual_genome import VisualGenomeOptions, detects_visual_genome, read_visual_genome
 from fewtags.data.formats.voc import VocOptions, detects_voc, read_voc
+from fewtags.data.remote import local_copy, remote_url
 from fewtags.errors import DataError, UserError, did_you_mean
 from fewtags.wording import plural, printable
 
@@ -126,7 +127,9 @@ def read_annotations(
 
 
 def existing(path: str | Path) -> Path:
-    path = Path(path).expanduser()
+    """The file or folder; what is on an object store is copied here first."""
+    url = remote_url(path)
+    path = Path(path).expanduser() if url is None else local_copy(url)
     try:
         if path.exists():
             return path

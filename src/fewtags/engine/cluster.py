@@ -1,0 +1,127 @@
+"""The machines of a Ray cluster (extra: ray). Tasks that are lost with their worker are done again, by another one.
+
+    with cluster("auto"):
+        train(config, folder)  # what frozen stages make of the images is computed by the cluster
+
+"local" starts a Ray on this machine, "auto" joins the one that this machine is part of, anything else is an address.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fewtags.errors import MissingExtra, RunFailed, UserError
+
+RETRIES = 10  # of a task whose worker or machine was lost
+AHEAD = 2  # tasks for each that can run, so that no worker waits for the next one
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    ray: Any  # the module
+    cpus: float = 1  # that a task asks for
+    gpus: float = 0
+
+    @property
+    def num_tasks(self) -> int:
+        """That can run at a time, by what the cluster has now."""
+        there = self.ray.cluster_resources()
+        by_cpu = there.get("CPU", 0) / self.cpus if self.cpus else float("inf")
+        by_gpu = there.get("GPU", 0) / self.gpus if self.gpus else float("inf")
+        return int(min(by_cpu, by_gpu))
+
+    def task(self, function: Callable[..., Result]) -> Callable[..., Any]:
+        """Call what this returns to start one; it gives a reference to the result."""
+        options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": RETRIES}
+        return self.ray.remote(**options)(function).remote
+
+    def share(self, value: Any) -> list[Any]:
+        """Sent to each machine once, however many tasks use it. In a list, as Ray would unpack it for every task."""
+        return [self.ray.put(value)]
+
+    def in_order(self, start: Callable[[Item], Any], items: Iterable[Item]) -> Iterator[Any]:
+        """The results of `start(item)` for every item, in order; `items` is read as it is needed."""
+        if self.num_tasks < 1:
+            raise UserError(
+                f"A task asks for {self.cpus:g} CPUs and {self.gpus:g} GPUs, and no machine of the cluster has them."
+            )
+        waiting: deque[Any] = deque()
+        try:
+            for item in items:
+                waiting.append(start(item))
+                if len(waiting) > AHEAD * self.num_tasks:
+                    yield self.result(waiting.popleft())
+            while waiting:
+                yield self.result(waiting.popleft())
+        finally:
+            for task in waiting:
+                self.ray.cancel(task, force=True)
+
+    def result(self, task: Any) -> Any:
+        """A mistake of the user stays one; a worker that is lost again and again ends the run."""
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            return self.ray.get(task)
+        except RayTaskError as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, UserError):
+                raise cause from None
+            raise
+        except RayError as error:
+            first = str(error).strip().splitlines()[0]
+            raise RunFailed(f"A task of the Ray cluster was lost {RETRIES + 1} times ({first[:200]}).") from error
+
+
+_active: list[Cluster] = []
+
+
+def active_cluster() -> Cluster | None:
+    """The one that passes over images are computed by; None where this machine computes them."""
+    return _active[-1] if _active else None
+
+
+@contextmanager
+def cluster(address: str | None, *, cpus: float = 1, gpus: float = 0) -> Iterator[Cluster | None]:
+    """Compute by the cluster at `address` within the block; None: by this process."""
+    if address is None:
+        yield None
+        return
+    ray = import_ray()
+    started = not ray.is_initialized()
+    if started:
+        connect(ray, address)
+    _active.append(Cluster(ray, cpus, gpus))
+    try:
+        yield _active[-1]
+    finally:
+        _active.pop()
+        if started:
+            ray.shutdown()
+
+
+def import_ray() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise MissingExtra("--ray", "ray") from None
+    return ray
+
+
+def connect(ray: Any, address: str) -> None:
+    quiet = {"include_dashboard": False} if address == "local" else {}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="error", **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"There is no Ray cluster at '{address}' ({first[:200]}). Start one with `ray start --head`, or use "
+            "--ray local for this machine alone."
+        ) from error

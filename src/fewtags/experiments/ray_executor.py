@@ -1,0 +1,57 @@
+"""The runs of a bench as tasks of a Ray cluster. All machines must see the bench's folder: what is known of a run is
+there, and a run whose machine was lost is resumed from it by another one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from fewtags.engine.cluster import Cluster
+from fewtags.experiments.executors import Ended, LocalExecutor
+from fewtags.experiments.grid import PlannedRun
+
+
+class RayExecutor:
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        self.running: dict[Any, PlannedRun] = {}
+        self._start = cluster.task(carry_out)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.running) < max(1, self.cluster.num_tasks)
+
+    def start(self, run: PlannedRun, folder: Path) -> None:
+        self.running[self._start(run, folder.absolute(), str(Path.cwd()))] = run
+
+    def wait(self) -> list[Ended]:
+        ended, _ = self.cluster.ray.wait(list(self.running), num_returns=1)
+        return [Ended(self.running.pop(task), self._exit_code(task)) for task in ended]
+
+    def _exit_code(self, task: Any) -> int | None:
+        """None where the run was lost more often than it is worth trying."""
+        from ray.exceptions import RayError
+
+        try:
+            return self.cluster.ray.get(task)
+        except RayError:
+            return None
+
+    def stop(self) -> None:
+        for task in self.running:
+            self.cluster.ray.cancel(task)  # a KeyboardInterrupt there
+        self.cluster.ray.wait(list(self.running), num_returns=len(self.running), timeout=60)
+
+
+def carry_out(run: PlannedRun, folder: Path, working_folder: str) -> int | None:
+    """In a worker: the run as a process of its own, as on one machine. It ends with the worker."""
+    if os.path.isdir(working_folder):
+        os.chdir(working_folder)  # what the grid's relative paths are relative to
+    local = LocalExecutor()
+    local.start(run, folder)
+    try:
+        return local.wait()[0].exit_code
+    except KeyboardInterrupt:
+        local.stop()
+        raise
