@@ -145,7 +145,7 @@ def test_training_again_uses_the_decisions_and_says_where_labels_came_from(cli: 
     second = tmp_path / "second"
     answer = cli("train", "--reviewed", reviewed, "--out", second)
     assert answer.code == 0, answer.err
-    assert "people decided in a review" in answer.err
+    assert "set by a review" in answer.err
     made = decisions(reviewed)
     data = json.loads((second / "data.json").read_text())
     assert data["labels_from"]["decisions"] == len(made)

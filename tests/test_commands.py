@@ -75,7 +75,7 @@ def test_without_splits_some_images_are_set_aside(cli: Cli, patches, tags_file, 
     table = tmp_path / "no-splits.csv"
     table.write_text("\n".join(line.rpartition(",")[0] for line in tags_file.read_text().splitlines()))
     answer = cli("train", patches.root, "--tags", table, *TINY, "--out", tmp_path / "run")
-    assert " training images set aside for validation." in answer.err
+    assert " training images held out for validation." in answer.err
     assert answer.out.startswith("val after the last epoch")
     measured = cli("evaluate", tmp_path / "run", "--json")
     assert measured.code == 0
