@@ -98,9 +98,7 @@ def split_header(
         return {}, records
     header = records[0][1]
     if header["fewtags"] != 1:
-        raise DataError(
-            f"{file} has version {header['fewtags']} of the annotation format; version 1 is supported."
-        )
+        raise DataError(f"{file} has version {header['fewtags']} of the annotation format; version 1 is supported.")
     categories = header.get("categories")
     if not (isinstance(categories, list) and all(isinstance(name, str) for name in categories)):
         raise DataError(f"{file}:1 should be the header of a fewtags annotation file; it has no list of categories.")
