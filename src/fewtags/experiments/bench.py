@@ -1,7 +1,7 @@
-"""Runs a grid to its end: skips what is finished, resumes what was broken off, survives what fails or is killed.
+"""Runs a whole grid: skips finished runs, resumes interrupted ones, survives failed or killed ones.
 
-How runs are carried out is an executor's business. What a bench knows of a run is in its folder, so that starting the
-same bench again resumes there.
+An executor decides how runs are executed. All a bench knows of a run is in its folder, so starting the
+same bench again resumes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fewtags.experiments.tables import write_tables
 from fewtags.progress import ProgressBar, duration, progress_bar
 from fewtags.wording import plural
 
-# Settings that say where and how fast, not what: a finished run may differ in them.
+# Settings about where and how fast, not what: a finished run may differ in them.
 INCIDENTAL = ("train.device", "train.workers", "cache.folder", "input.keep_in_memory")
 
 
@@ -40,7 +40,7 @@ class Bench:
         self.started = time.monotonic()
 
     def run(self) -> list[PlannedRun]:
-        """Bring every run to its end and return those that failed; runs.csv and tables.* grow with each one."""
+        """Complete every run and return those that failed; runs.csv and tables.* are updated after each."""
         for run in self.runs:
             check_settings(run, self.files(run))
         self.waiting = [run for run in self.runs if not self.files(run).is_finished]
@@ -91,7 +91,7 @@ class Bench:
         return self.folder / "runs.csv"
 
     def write_results(self) -> None:
-        """runs.csv and the tables, of all that is finished, in the order of the grid."""
+        """Write runs.csv and the tables of all finished runs, in the order of the grid."""
         finished = [self.files(run) for run in self.runs if self.files(run).is_finished]
         rows = tidy_rows(read_run(files.path) for files in finished)
         write_csv(rows, self.runs_csv)
@@ -102,15 +102,15 @@ class Bench:
 
 
 def check_settings(run: PlannedRun, files: RunFolder) -> None:
-    """A run that is there already must be the planned one."""
+    """An existing run must match the planned one."""
     if not files.is_run:
         return
     there, planned = flat(read_yaml(files.config)), flat(run.config.nested())
     for name in sorted(there.keys() | planned.keys()):
         if there.get(name) != planned.get(name) and name not in INCIDENTAL:
             raise UserError(
-                f"{files.path} was made with {name}={there.get(name)}, and the grid says {planned.get(name)}; "
-                "remove that folder, or write to another with --out."
+                f"{files.path} was run with {name}={there.get(name)}, but the grid has {planned.get(name)}; "
+                "remove that folder, or choose another with --out."
             )
 
 
