@@ -296,7 +296,7 @@ def test_hiding_labels_that_are_partial_already(cli: Cli, patches, tags_file, tm
 
 def test_no_run_is_written_over(cli: Cli, trained, patches, tags_file):
     answer = cli("train", patches.root, "--tags", tags_file, *TINY, "--out", trained)
-    assert_refused(answer, USAGE, str(trained), "holds a finished run already", "choose another folder")
+    assert_refused(answer, USAGE, str(trained), "already contains a finished run", "choose another folder")
 
 
 def test_a_file_where_the_run_should_go(cli: Cli, patches, tags_file, tmp_path):
@@ -396,7 +396,7 @@ def test_a_checkpoint_that_lacks_parts(cli: Cli, stopped):
 
 def test_a_checkpoint_with_code_in_it_is_not_run(cli: Cli, stopped, tmp_path):
     torch.save({"format": 1, "epoch": Attack(tmp_path / "attacked")}, stopped / "checkpoints/last.pt")
-    assert_refused(cli("train", "--resume", stopped), USAGE, "last.pt is damaged or not a checkpoint")
+    assert_refused(cli("train", "--resume", stopped), USAGE, "last.pt is damaged or not a fewtags checkpoint")
     assert not (tmp_path / "attacked").exists()
 
 

@@ -143,7 +143,7 @@ def test_resuming_a_finished_run_changes_nothing(cli: Cli, trained, tmp_path):
     before = (run / "model/model.safetensors").read_bytes()
     answer = cli("train", "--resume", run)
     assert answer.code == 0
-    assert "finished: there is nothing to resume" in answer.err
+    assert "finished; there is nothing to resume" in answer.err
     assert "epoch 2" not in answer.err
     assert "mAP" in answer.out
     assert (run / "model/model.safetensors").read_bytes() == before

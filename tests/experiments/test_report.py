@@ -195,7 +195,7 @@ def test_it_works_without_the_images(runs, tmp_path):
     assert "data:image" not in page
     assert '<section id="categories">' in page
     assert len(said) == 1
-    assert re.search(r"No pictures: .*gone\.jsonl does not exist\..*say where it is now with --data\.", page)
+    assert re.search(r"No pictures: .*gone\.jsonl does not exist\..*pass its new location with --data\.", page)
 
 
 # --- tags found ---

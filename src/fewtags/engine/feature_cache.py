@@ -1,10 +1,10 @@
-"""Features of the frozen stages, computed once and kept for every run that shares them.
+"""Features of the frozen stages, computed once and shared by all runs that need them.
 
 A cache is a folder named by a hash of everything its content depends on: the image files, the frozen stages and their
-weights, the input pipeline, the number of views, the runtime and the number type. Anything that changes makes another
-folder. While it is written the folder is called `<key>.part`; a half-written one is completed first.
+weights, the input pipeline, the number of views, the runtime and the number type. Any change gives a new
+folder. While it is being written the folder is named `<key>.part`; an unfinished one is completed first.
 
-`cache.enabled=auto` keeps what the head looks at: the average of each map (2.5 KB an image) where that is all, else the
+`cache.enabled=auto` caches what the head needs: the average of each map (2.5 KB per image) if that is enough, else the
 maps (125 KB).
 """
 
@@ -45,11 +45,11 @@ from fewtags.progress import ProgressBar, progress_bar
 from fewtags.train_settings import CacheConfig
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-DECODER = 2  # goes up when an image file gives other pixels than before
-SAVE_EVERY = 256  # images after which the progress is written down
-IN_MEMORY = 2**30  # bytes: a smaller cache is read into memory, a larger one stays on the disk and is mapped
-WORTH_SAYING = 10**9  # bytes: before more than this is written, people are told
-SPARE = 0.5  # of the free disk, that nobody asked to be used
+DECODER = 2  # increased when an image file decodes to different pixels
+SAVE_EVERY = 256  # images between writes of the progress file
+IN_MEMORY = 2**30  # bytes: a smaller cache is loaded into memory, a larger one is memory-mapped
+WORTH_SAYING = 10**9  # bytes: writing more than this is announced
+SPARE = 0.5  # of the free disk, without being asked to
 
 
 @dataclass(frozen=True)
@@ -91,15 +91,15 @@ class CachedBatches:
             yield Loaded(Batch(maps, self.labels[index], index) if len(index) else None, broken)
 
 
-# --- what is worth keeping ---
+# --- what to cache ---
 
 
 def keeps_features(config: CacheConfig, model: Classifier, size: int, num_views: int) -> bool:
-    """Are features computed once and kept? `auto` does so where the whole backbone is frozen and the disk has room for
-    `num_views` of them; else they are computed anew in every epoch."""
+    """Are features computed once and cached? `auto` does so if the whole backbone is frozen and the disk has room for
+    `num_views` of them; else they are recomputed in every epoch."""
     backbone = model.backbone
     if config.enabled is True and not backbone.num_frozen:
-        raise UserError("cache.enabled=true keeps the maps of frozen stages, but model.train_from freezes none.")
+        raise UserError("cache.enabled=true caches the maps of frozen stages, but model.train_from freezes none.")
     if config.enabled != "auto":
         return config.enabled
     if backbone.num_frozen < len(backbone.stages):
@@ -111,7 +111,7 @@ def keeps_features(config: CacheConfig, model: Classifier, size: int, num_views:
 
 
 def keeps_averages(config: CacheConfig, model: Classifier) -> bool:
-    """Instead of whole maps."""
+    """Cache averages instead of whole maps?"""
     return config.enabled == "auto" and model.looks_at_the_average
 
 
@@ -132,7 +132,7 @@ def cached_batches(
     *,
     pooled: bool = False,
     augment: bool,
-    shuffle: bool | None = None,  # by default where augmented
+    shuffle: bool | None = None,  # default: if augmented
     batch_size: int,
     seed: int = 0,
     workers: int | None = None,
@@ -140,7 +140,7 @@ def cached_batches(
     precision: torch.dtype | None = None,
     log: RunLog | None = None,
 ) -> CachedBatches:
-    """Batches of the frozen stages' features; they are computed now unless an equal cache is there already."""
+    """Batches of the frozen stages' features; computed now unless the same cache already exists."""
     dataset = ImageDataset(annotations, input_config, augment=augment, seed=seed, keep=False)
     views = cache_config.views if augment else 1
     root = cache_root(cache_config)
@@ -181,8 +181,8 @@ def cache_key(about: Mapping[str, Any], runtime: str) -> str:
 
 
 def find_cache(root: Path, about: Mapping[str, Any], runtime: str) -> Path | None:
-    """The finished cache; if the runtime may be any, of whichever made it, as their features agree. Where averages are
-    enough, those of maps that another run kept will do."""
+    """The finished cache; with runtime auto, from any runtime, as their features agree. If averages are
+    enough, those of maps that another run cached also work."""
     for kept in [about, {**about, "pooled": False}] if about["pooled"] else [about]:
         for name in KINDS if runtime == "auto" else [runtime]:
             if (root / cache_key(kept, name) / "about.json").is_file():
@@ -191,7 +191,7 @@ def find_cache(root: Path, about: Mapping[str, Any], runtime: str) -> Path | Non
 
 
 def cache_root(config: CacheConfig) -> Path:
-    """Where caches are kept; a temporary one where nobody asked for it and there is no writing to that place."""
+    """The cache folder; a temporary one if caching was not requested and the folder is not writable."""
     if config.folder:
         return Path(config.folder)
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fewtags" / "features"
@@ -212,7 +212,8 @@ def temporary_root() -> Path:
 
 @contextmanager
 def one_at_a_time(result: Path) -> Iterator[None]:
-    """Of runs that want `result` one makes it and the others wait. The lock ends with its process, however it ends."""
+    """Of the runs that need `result`, one computes it and the others wait. The lock is released when its process
+    ends."""
     locks = result.parent / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
     try:
@@ -229,8 +230,8 @@ def one_at_a_time(result: Path) -> Iterator[None]:
 
 
 def image_hash(annotations: Annotations, root: Path, log: RunLog | None = None) -> str:
-    """A hash of all image files' names and content. They are read once, and again when one has another time of change:
-    a copy of the data, or one that was only touched, finds its features."""
+    """A hash of all image files' names and content. They are read once, and again if a modification time changes:
+    copied or merely touched data still finds its features."""
     remembered = root / ".images" / image_stamps(annotations)
     with one_at_a_time(remembered):
         if not remembered.is_file():
@@ -260,7 +261,7 @@ def file_hash(path: Path) -> str:
 
 
 def image_stamps(annotations: Annotations) -> str:
-    """A hash of every image file's place, size and time of change."""
+    """A hash of every image file's path, size and modification time."""
     digest = hashlib.sha256()
     for row in range(len(annotations)):
         path = annotations.path(row)
@@ -288,7 +289,7 @@ def weights_hash(backbone: Backbone) -> str:
 def compute(
     folder: Path, dataset: ImageDataset, making: FeaturePass, views: int, dtype: str, log: RunLog | None = None
 ) -> None:
-    """Fill `<folder>.part` row by row, going on where an interrupted one ended; then rename it."""
+    """Fill `<folder>.part` row by row, resuming an interrupted one; then rename it."""
     part, num_images = folder.with_name(folder.name + ".part"), len(dataset)
     part.mkdir(parents=True, exist_ok=True)
     state = Progress.read(part / "progress.json")
@@ -320,8 +321,8 @@ def compute(
 
 @dataclass
 class Progress:
-    rows: int = 0  # that are written
-    shape: list[int] = field(default_factory=list)  # of one map; empty until an image could be read
+    rows: int = 0  # written so far
+    shape: list[int] = field(default_factory=list)  # of one map; empty until an image has been read
     broken: dict[str, str] = field(default_factory=dict)  # row -> why its image could not be read
 
     @classmethod
@@ -344,17 +345,17 @@ def write_maps(out: IO[bytes], loaded: Loaded, view: int, first: int, dtype: str
 
 
 def announce(part: Path, needed: int, log: RunLog | None) -> None:
-    """Say so before much is written, and refuse what cannot fit."""
+    """Announce a large cache, and reject one that does not fit."""
     free = shutil.disk_usage(part).free
     if needed > free:
         raise RunFailed(
             f"The feature cache needs {needed / 1e9:.1f} GB and {part.parent} has {free / 1e9:.1f} GB free; "
-            "give another place with cache.folder, fewer cache.views, or do without (cache.enabled=false)."
+            "set another cache.folder, use fewer cache.views, or disable the cache (cache.enabled=false)."
         )
     if needed > WORTH_SAYING and log is not None:
         log.say(
-            f"Feature maps of all images are kept in {part.parent}: {needed / 1e9:.1f} GB, which later runs share. "
-            "cache.enabled=false computes them in every epoch instead."
+            f"Feature maps of all images are cached in {part.parent}: {needed / 1e9:.1f} GB, shared by later runs. "
+            "cache.enabled=false recomputes them in every epoch instead."
         )
 
 
