@@ -218,7 +218,7 @@ def test_one_bad_image_does_not_stop_predict(ending, cli: Cli, trained, patches,
     out = tmp_path / f"tags.{ending}"
     answer = cli("predict", trained, photos, "--out", out, "--batch-size", "1", "--all-scores", "-q")
     assert answer.code == 0
-    assert answer.err == "fewtags: Images that could not be read: 1; their rows say why.\n"
+    assert answer.err == "fewtags: Unreadable images: 1; their rows say why.\n"
     text = out.read_text()
     rows = read_csv(text) if ending == "csv" else [json.loads(line) for line in text.splitlines()]
     assert [row["image"].rpartition("/")[2] for row in rows] == ["a.png", "b.png", "c.png"]

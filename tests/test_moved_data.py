@@ -77,7 +77,7 @@ def test_labels_that_changed_since_are_told(cli: Cli, project):
 
 
 def test_other_data_and_the_runs_own_are_not_mixed_up(cli: Cli, project):
-    assert "give one of the two" in cli("evaluate", "runs/first", "photos", "--data", "photos").err
+    assert "pass only one" in cli("evaluate", "runs/first", "photos", "--data", "photos").err
     assert "--resume" in cli("train", "photos", "--data", "photos").err
 
 

@@ -156,7 +156,7 @@ def test_score_puts_columns_in_order(patches, tagger):
 
 def test_an_unreadable_image_is_named(tagger, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"bad\.png.*Take it out"):
+    with pytest.raises(UserError, match=r"bad\.png.*Remove it"):
         tagger.predict([tmp_path / "bad.png"])
 
 

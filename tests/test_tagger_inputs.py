@@ -157,13 +157,13 @@ def test_features_leave_out_what_cannot_be_read_and_say_so(tagger, patches, tmp_
     for name in ("a.png", "c.png"):
         shutil.copy(patches.path(0), tmp_path / name)
     (tmp_path / "b.png").write_bytes(b"no image")
-    with pytest.warns(UserWarning, match=r"Left out: .*b\.png"):
+    with pytest.warns(UserWarning, match=r"Skipped: .*b\.png"):
         features, paths = tagger.features(tmp_path, return_paths=True)
     assert paths == [str(tmp_path / "a.png"), str(tmp_path / "c.png")]
     assert features.shape[0] == 2
     with pytest.warns(UserWarning, match=r"b\.png"):
         np.testing.assert_array_equal(tagger.features(tmp_path), features)
-    with pytest.raises(UserError, match="Not a single image"), pytest.warns(UserWarning, match=r"b\.png"):
+    with pytest.raises(UserError, match="None of the images could be read"), pytest.warns(UserWarning, match=r"b\.png"):
         tagger.features(tmp_path / "b.png")
 
 

@@ -74,7 +74,7 @@ def test_only_the_settings_under_vary_take_the_seed(grid):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("methods: {an: }\ndatasets: {a: }\nparts: [{methods: [am]}]", "has an unknown method 'am'; it takes: an"),
+        ("methods: {an: }\ndatasets: {a: }\nparts: [{methods: [am]}]", "has an unknown method 'am'; choose from: an"),
         ("methods: {am: }\ndatasets: {a: }\nparts: [{}]", "'am'"),
         ("method: {an: }\ndatasets: {a: }\nparts: [{}]", "did you mean 'methods'"),
         ("methods: {an: {train: {lrr: 1}}}\ndatasets: {a: }\nparts: [{}]", "'lrr'; did you mean 'lr'"),
