@@ -222,7 +222,7 @@ def test_training_on_broken_images_alone(cli: Cli, tmp_path):
     write(tmp_path / "data", {"tags.csv": "image,tags\n" + "".join(f"{n}.png,cat\n" for n in range(8))})
     answer = cli("train", tmp_path / "data", *TINY, "--out", tmp_path / "run", "--quiet")
     assert answer.code == DATA
-    assert "Not a single" in answer.err.splitlines()[-1]
+    assert "None of the training images" in answer.err.splitlines()[-1]
 
 
 def test_every_validation_image_is_broken(cli: Cli, tmp_path):
@@ -316,7 +316,7 @@ def test_a_missing_extra_names_the_pip_line(cli: Cli, patches, tags_file, tmp_pa
 WEIGHTS = {
     "not weights": ("w.safetensors", b"no weights", ["w.safetensors", "not a readable weights file"]),
     "not a state dict": ("w.pth", [1, 2, 3], ["w.pth", "state dict"]),
-    "another model": ("w.safetensors", {"conv.weight": torch.zeros(2)}, ["does not fit the backbone", "lacks"]),
+    "another model": ("w.safetensors", {"conv.weight": torch.zeros(2)}, ["does not match the backbone", "lacks"]),
 }
 
 

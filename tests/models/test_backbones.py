@@ -184,7 +184,7 @@ def test_weights_of_another_shape_are_refused(tmp_path):
     state = timm.create_model("test_resnet", pretrained=False).state_dict()
     state["layer1.0.conv1.weight"] = torch.zeros(1)
     save_file(state, tmp_path / "w.safetensors")
-    with pytest.raises(UserError, match=r"another shape for 'layer1\.0\.conv1\.weight' \(1 such"):
+    with pytest.raises(UserError, match=r"a different shape for 'layer1\.0\.conv1\.weight' \(1 such"):
         create_backbone("test_resnet", weights=tmp_path / "w.safetensors")
 
 
