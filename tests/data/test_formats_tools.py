@@ -65,7 +65,7 @@ def test_open_images_verified_labels_are_present_or_absent_and_the_rest_unknown(
         "train/0004.jpg": "train",
     }
     assert "1 label for images that are not here skipped." in annotations.notes
-    assert any("1 image of" in note and "kept as unknown" in note for note in annotations.notes)
+    assert any("1 image in" in note and "kept as unknown" in note for note in annotations.notes)
     assert annotations.ids is not None
     assert annotations.ids[0] == "0001"
 

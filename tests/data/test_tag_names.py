@@ -75,7 +75,7 @@ def test_aliases_merge_rename_imply_and_exclude(source: Path) -> None:
     annotations = read_annotations(source, aliases=file)
     assert tags_of(annotations) == [{"dog", "puppy", "animal"}, {"dog"}, {"dog"}, {"kitty"}]
     assert tags_of(annotations, -1) == [set(), set(), {"animal", "puppy"}, set()]  # no animal, so no puppy
-    (note,) = [note for note in annotations.notes if note.startswith(f"By {file}")]
+    (note,) = [note for note in annotations.notes if note.startswith(f"Aliases in {file}")]
     assert all(words in note for words in ("'dogs' as 'dog'", "'cat' as 'kitty'", "excluded 'untagged'", "'puppy'"))
     assert annotations.renamed_tags["untagged"] is None
 
