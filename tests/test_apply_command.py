@@ -76,7 +76,7 @@ def test_apply_asks_first_and_never_writes_over_anything(cli: Cli, reviewed: Pat
         before = place.read_bytes()
         answer = cli("apply", reviewed, "--yes", "--out", place)
         assert answer.code == 2
-        assert "exists already" in answer.err
+        assert "already exists" in answer.err
         assert place.read_bytes() == before
 
 
@@ -223,4 +223,4 @@ def test_compare_wants_runs_that_share_images(cli: Cli, trained: Path, partly_ta
     assert cli("compare", trained).code == 2
     answer = cli("compare", trained, partly_tagged)
     assert answer.code == 2
-    assert "not measured on the same split" in answer.err
+    assert "not evaluated on the same split" in answer.err

@@ -163,7 +163,7 @@ def test_a_finer_map_from_the_same_weights(name, tmp_path):
 
 
 def test_not_every_model_has_a_finer_map():
-    with pytest.raises(UserError, match="output_stride=16; leave it out"):
+    with pytest.raises(UserError, match="output_stride=16; remove it"):
         create_backbone("test_vit", pretrained=False, output_stride=16)
 
 
