@@ -97,7 +97,7 @@ def test_what_the_acronyms_mean_stands_beside_them(page):
         "CF1": "averaged over the categories",
     }.items():
         assert re.search(rf"<dt>{term}</dt><dd>[^<]*{words}", scores)
-    assert re.search(r"<dt>theta_pos</dt><dd>the threshold θ⁺: [^<]*taken as present", decisions)
+    assert re.search(r"<dt>theta_pos</dt><dd>the threshold θ⁺: [^<]*treated as present", decisions)
 
 
 def section(page: str, name: str) -> str:

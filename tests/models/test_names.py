@@ -319,7 +319,7 @@ def test_a_told_meaning_without_classes_leaves_labels_alone():
         ({"classes": ["hund"]}, "gives 'dog' the class 'hund', which the backbone does not have"),
         ({"classes": 1000}, "the class 1000, which"),
         ({"sense": 1}, r"should give 'dog' one of \{synset: \.\.\.\}.*it has \{'sense': 1\}"),
-        (["ox"], r"it says \['ox'\]"),
+        (["ox"], r"it has \['ox'\]"),
     ],
 )
 def test_a_meaning_that_does_not_exist_is_refused(meaning, message):
