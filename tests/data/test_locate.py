@@ -87,7 +87,7 @@ def test_absolute_paths_are_fine_inside_the_folder_and_refused_outside(tmp_path:
     assert annotations.images == ["a.jpg"]
     assert [finding.kind for finding in annotations.findings] == ["image outside the folder"]
     (tmp_path / "tags.csv").write_text("image,tags\n/etc/passwd.jpg,cat\n")
-    with pytest.raises(UserError, match=r"are outside .*; give the folder they are in .* or use --allow-outside"):
+    with pytest.raises(UserError, match=r"are outside .*; pass their folder.* or use --allow-outside"):
         read(photos)
 
 
