@@ -76,7 +76,7 @@ def test_apply_asks_first_and_never_writes_over_anything(cli: Cli, reviewed: Pat
         before = place.read_bytes()
         answer = cli("apply", reviewed, "--yes", "--out", place)
         assert answer.code == 2
-        assert "exists already" in answer.err
+        assert "already exists" in answer.err
         assert place.read_bytes() == before
 
 
@@ -145,7 +145,7 @@ def test_training_again_uses_the_decisions_and_says_where_labels_came_from(cli: 
     second = tmp_path / "second"
     answer = cli("train", "--reviewed", reviewed, "--out", second)
     assert answer.code == 0, answer.err
-    assert "people decided in a review" in answer.err
+    assert "set by a review" in answer.err
     made = decisions(reviewed)
     data = json.loads((second / "data.json").read_text())
     assert data["labels_from"]["decisions"] == len(made)
@@ -223,4 +223,4 @@ def test_compare_wants_runs_that_share_images(cli: Cli, trained: Path, partly_ta
     assert cli("compare", trained).code == 2
     answer = cli("compare", trained, partly_tagged)
     assert answer.code == 2
-    assert "not measured on the same split" in answer.err
+    assert "not evaluated on the same split" in answer.err

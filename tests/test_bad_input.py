@@ -74,7 +74,7 @@ ARGUMENTS = {
     "unknown format": (["check", ".", "--format", "cocoa"], ["no data format 'cocoa'", "did you mean 'coco'"]),
     "run folder missing": (["evaluate", "no-such-run"], ["no-such-run", "no trained model"]),
     "resume nothing": (["train", "--resume", "no-such-run"], ["no-such-run", "not a run folder"]),
-    "resume and more": (["train", "--resume", "run", "--epochs", "5"], ["--resume", "nothing else"]),
+    "resume and more": (["train", "--resume", "run", "--epochs", "5"], ["--resume", "remove the other arguments"]),
 }
 
 
@@ -136,7 +136,7 @@ def test_config_files(name, cli: Cli, tmp_path):
 COCO = {"images": [{"id": 1, "file_name": "a.png"}], "annotations": [], "categories": [{"id": 1, "name": "cat"}]}
 LABEL_FILES: dict[str, tuple[str, str | bytes, int, list[str]]] = {
     "empty CSV": ("tags.csv", "", DATA, ["tags.csv is empty"]),
-    "CSV with only a header": ("tags.csv", "image,tags\n", DATA, ["tags.csv", "nothing below"]),
+    "CSV with only a header": ("tags.csv", "image,tags\n", DATA, ["tags.csv", "but no rows"]),
     "CSV without images": ("tags.csv", "day,weather\n1,sun\n", USAGE, ["tags.csv", "image_column="]),
     "CSV without tags": ("tags.csv", "image\na.png\n", USAGE, ["tags.csv", "tags"]),
     "CSV with two columns that may be tags": (
@@ -148,7 +148,7 @@ LABEL_FILES: dict[str, tuple[str, str | bytes, int, list[str]]] = {
     "splits of other names": ("tags.csv", "image,tags,split\na.png,cat,holdout\n", DATA, ["'holdout'", "tags.csv:2"]),
     "no tag at all": ("tags.csv", "image,tags\na.png,\nb.png,\n", DATA, ["tags.csv has no tag"]),
     "JSON lines that are not JSON": ("tags.jsonl", "image: a.png\n", DATA, ["tags.jsonl:1", "not JSON"]),
-    "JSON lines without image": ("tags.jsonl", '{"tags": ["cat"]}\n', DATA, ["tags.jsonl:1", "names no image"]),
+    "JSON lines without image": ("tags.jsonl", '{"tags": ["cat"]}\n', DATA, ["tags.jsonl:1", "has no image"]),
     "JSON lines with numbers as tags": ("tags.jsonl", '{"image": "a.png", "tags": 3}\n', DATA, ["list of tags"]),
     "a newer annotation file": ("tags.jsonl", '{"fewtags": 9, "categories": ["cat"]}\n', DATA, ["version 9"]),
     "COCO cut off": ("instances.json", json.dumps(COCO)[:60], DATA, ["instances.json", "JSON"]),
@@ -159,7 +159,7 @@ LABEL_FILES: dict[str, tuple[str, str | bytes, int, list[str]]] = {
     "COCO of other images": (
         "instances.json", json.dumps({**COCO, "images": [{"id": 1, "file_name": "x.png"}]}), DATA, ["x.png"],
     ),
-    "some other file": ("tags.docx", "tags", USAGE, ["tags.docx", "no layout", ".docx"]),
+    "some other file": ("tags.docx", "tags", USAGE, ["tags.docx", "not in a known layout", ".docx"]),
 }  # fmt: skip
 
 
@@ -177,7 +177,7 @@ def test_one_hot_without_header(cli: Cli, tmp_path):
 
 def test_images_without_tags_beside_them(cli: Cli, tmp_path):
     write(tmp_path, {"a.png": picture()})
-    assert_refused(cli("train", tmp_path, *TINY), USAGE, "a.png", "no tags beside the images")
+    assert_refused(cli("train", tmp_path, *TINY), USAGE, "a.png", "no tags next to the images")
 
 
 def test_an_empty_folder(cli: Cli, tmp_path):
@@ -185,13 +185,13 @@ def test_an_empty_folder(cli: Cli, tmp_path):
 
 
 def test_a_file_where_the_image_folder_should_be(cli: Cli, tags_file):
-    assert_refused(cli("train", tags_file, "--tags", tags_file, *TINY), USAGE, "should be the folder of the images")
+    assert_refused(cli("train", tags_file, "--tags", tags_file, *TINY), USAGE, "should be the image folder")
 
 
 def test_voc_without_a_usable_image(cli: Cli, tmp_path):
     voc = {"Annotations/1.xml": "<annotation><object>", "ImageSets/Main/trainval.txt": "1\n2\n"}
     write(tmp_path / "VOC2007", {**voc, "JPEGImages/1.jpg": picture()})
-    assert_refused(cli("check", tmp_path), DATA, "VOC2007", "image file and its XML file")
+    assert_refused(cli("check", tmp_path), DATA, "VOC2007", "image file and an XML file")
 
 
 def test_one_hot_values_that_mean_nothing_are_listed(cli: Cli, tmp_path):
@@ -222,7 +222,7 @@ def test_training_on_broken_images_alone(cli: Cli, tmp_path):
     write(tmp_path / "data", {"tags.csv": "image,tags\n" + "".join(f"{n}.png,cat\n" for n in range(8))})
     answer = cli("train", tmp_path / "data", *TINY, "--out", tmp_path / "run", "--quiet")
     assert answer.code == DATA
-    assert "Not a single" in answer.err.splitlines()[-1]
+    assert "None of the training images" in answer.err.splitlines()[-1]
 
 
 def test_every_validation_image_is_broken(cli: Cli, tmp_path):
@@ -291,12 +291,12 @@ def test_runs(name, cli: Cli, patches, tags_file, tmp_path):
 
 def test_hiding_labels_that_are_partial_already(cli: Cli, patches, tags_file, tmp_path):
     answer = cli("train", patches.root, "--tags", tags_file, *TINY, "--known", "0.5", "--out", tmp_path / "run")
-    assert_refused(answer, USAGE, "data.known=0.5", "unknown already", "leave data.known out")
+    assert_refused(answer, USAGE, "data.known=0.5", "already unknown", "remove data.known")
 
 
 def test_no_run_is_written_over(cli: Cli, trained, patches, tags_file):
     answer = cli("train", patches.root, "--tags", tags_file, *TINY, "--out", trained)
-    assert_refused(answer, USAGE, str(trained), "holds a finished run already", "choose another folder")
+    assert_refused(answer, USAGE, str(trained), "already contains a finished run", "choose another folder")
 
 
 def test_a_file_where_the_run_should_go(cli: Cli, patches, tags_file, tmp_path):
@@ -316,7 +316,7 @@ def test_a_missing_extra_names_the_pip_line(cli: Cli, patches, tags_file, tmp_pa
 WEIGHTS = {
     "not weights": ("w.safetensors", b"no weights", ["w.safetensors", "not a readable weights file"]),
     "not a state dict": ("w.pth", [1, 2, 3], ["w.pth", "state dict"]),
-    "another model": ("w.safetensors", {"conv.weight": torch.zeros(2)}, ["does not fit the backbone", "lacks"]),
+    "another model": ("w.safetensors", {"conv.weight": torch.zeros(2)}, ["does not match the backbone", "lacks"]),
 }
 
 
@@ -396,7 +396,7 @@ def test_a_checkpoint_that_lacks_parts(cli: Cli, stopped):
 
 def test_a_checkpoint_with_code_in_it_is_not_run(cli: Cli, stopped, tmp_path):
     torch.save({"format": 1, "epoch": Attack(tmp_path / "attacked")}, stopped / "checkpoints/last.pt")
-    assert_refused(cli("train", "--resume", stopped), USAGE, "last.pt is damaged or not a checkpoint")
+    assert_refused(cli("train", "--resume", stopped), USAGE, "last.pt is damaged or not a fewtags checkpoint")
     assert not (tmp_path / "attacked").exists()
 
 

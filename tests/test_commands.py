@@ -75,7 +75,7 @@ def test_without_splits_some_images_are_set_aside(cli: Cli, patches, tags_file, 
     table = tmp_path / "no-splits.csv"
     table.write_text("\n".join(line.rpartition(",")[0] for line in tags_file.read_text().splitlines()))
     answer = cli("train", patches.root, "--tags", table, *TINY, "--out", tmp_path / "run")
-    assert " training images set aside for validation." in answer.err
+    assert " training images held out for validation." in answer.err
     assert answer.out.startswith("val after the last epoch")
     measured = cli("evaluate", tmp_path / "run", "--json")
     assert measured.code == 0
@@ -143,7 +143,7 @@ def test_resuming_a_finished_run_changes_nothing(cli: Cli, trained, tmp_path):
     before = (run / "model/model.safetensors").read_bytes()
     answer = cli("train", "--resume", run)
     assert answer.code == 0
-    assert "finished: there is nothing to resume" in answer.err
+    assert "finished; there is nothing to resume" in answer.err
     assert "epoch 2" not in answer.err
     assert "mAP" in answer.out
     assert (run / "model/model.safetensors").read_bytes() == before
@@ -218,7 +218,7 @@ def test_one_bad_image_does_not_stop_predict(ending, cli: Cli, trained, patches,
     out = tmp_path / f"tags.{ending}"
     answer = cli("predict", trained, photos, "--out", out, "--batch-size", "1", "--all-scores", "-q")
     assert answer.code == 0
-    assert answer.err == "fewtags: Images that could not be read: 1; their rows say why.\n"
+    assert answer.err == "fewtags: Unreadable images: 1; their rows say why.\n"
     text = out.read_text()
     rows = read_csv(text) if ending == "csv" else [json.loads(line) for line in text.splitlines()]
     assert [row["image"].rpartition("/")[2] for row in rows] == ["a.png", "b.png", "c.png"]

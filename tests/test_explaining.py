@@ -78,5 +78,5 @@ def test_a_map_of_one_place_says_so(cli: Cli, trained, patches):
     """32 px through a backbone of stride 32: there is no where."""
     answer = cli("explain", trained, patches.path(0))
     assert answer.code == 2
-    assert "one place only" in answer.err
+    assert "a single location" in answer.err
     assert "model.output_stride=16" in answer.err

@@ -275,17 +275,17 @@ def test_all_of_cocos_scores_cost_a_few_sorts():
 
 GOOD = np.full((3, 2), 0.5)
 BAD = {
-    "scores of one row": ((np.zeros(3), np.zeros(3)), "images by categories"),
-    "other shape of truth": ((GOOD, np.zeros((2, 3))), "should be the same"),
-    "other shape of mask": ((GOOD, np.zeros((3, 2)), np.ones((3, 1), bool)), "should be the same"),
+    "scores of one row": ((np.zeros(3), np.zeros(3)), r"\[images, categories\]"),
+    "other shape of truth": ((GOOD, np.zeros((2, 3))), "should be equal"),
+    "other shape of mask": ((GOOD, np.zeros((3, 2)), np.ones((3, 1), bool)), "should be equal"),
     "mask of numbers": ((GOOD, np.zeros((3, 2)), np.ones((3, 2))), "should be bool"),
     "NaN score": ((np.where([[1, 0]] * 3, np.nan, GOOD), np.zeros((3, 2))), "finite; found nan"),
     "NaN score under the mask": ((GOOD * np.nan, np.zeros((3, 2)), np.zeros((3, 2), bool)), "finite; found nan"),
     "infinite score": ((GOOD * np.inf, np.zeros((3, 2))), "finite; found inf"),
     "scores of text": (([["a", "b"]], np.zeros((1, 2))), "should be numbers"),
-    "truth of -1": ((GOOD, -np.ones((3, 2), int)), "Truth holds -1; it should be 0 or 1"),
-    "truth of 0.5": ((GOOD, GOOD), "Truth holds 0.5"),
-    "truth of NaN": ((GOOD, GOOD * np.nan), "Truth holds nan"),
+    "truth of -1": ((GOOD, -np.ones((3, 2), int)), "Truth contains -1; it should be 0 or 1"),
+    "truth of 0.5": ((GOOD, GOOD), "Truth contains 0.5"),
+    "truth of NaN": ((GOOD, GOOD * np.nan), "Truth contains nan"),
 }
 
 
@@ -302,7 +302,7 @@ def test_bad_input_is_told_in_one_sentence(case):
     [
         ({"top": 0}, "at least 1"),
         ({"top": 2.5}, "whole number"),
-        ({"threshold": [0.5] * 3}, "do not fit 2 categories"),
+        ({"threshold": [0.5] * 3}, "do not match 2 categories"),
         ({"threshold": math.nan}, "finite"),
         ({"threshold": "half"}, "should be numbers"),
     ],

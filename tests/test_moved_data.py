@@ -50,7 +50,7 @@ def test_moved_pictures_are_said_and_can_be_named(cli: Cli, project):
     gone = cli("evaluate", "runs/first")
     assert gone.code == 3
     assert f"{project / 'photos'} does not exist. " in gone.err
-    assert "runs/first was trained on it; if it was moved, say where it is now with --data." in gone.err
+    assert "runs/first was trained on it; if it was moved, pass its new location with --data." in gone.err
     found = cli("evaluate", "runs/first", "--data", "archive")
     assert (found.code, found.out, found.err) == (0, before, "")
     assert cli("train", "--resume", "runs/first").code == 3
@@ -77,7 +77,7 @@ def test_labels_that_changed_since_are_told(cli: Cli, project):
 
 
 def test_other_data_and_the_runs_own_are_not_mixed_up(cli: Cli, project):
-    assert "give one of the two" in cli("evaluate", "runs/first", "photos", "--data", "photos").err
+    assert "pass only one" in cli("evaluate", "runs/first", "photos", "--data", "photos").err
     assert "--resume" in cli("train", "photos", "--data", "photos").err
 
 

@@ -111,5 +111,5 @@ def test_it_says_what_it_decides(example):
 
 
 def test_a_name_is_taken_once(example):
-    with pytest.raises(UserError, match="There is a method 'an' already"):
+    with pytest.raises(UserError, match="There is already a method 'an'"):
         register(Method("an", "", "", "linear", "module:Class", "", ""))

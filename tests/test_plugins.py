@@ -80,7 +80,7 @@ def test_a_head_is_registered_once():
 
     register_head("my-head", MyHead)
     assert head_class("my-head") is MyHead
-    with pytest.raises(UserError, match="There is a head 'my-head' already"):
+    with pytest.raises(UserError, match="There is already a head 'my-head'"):
         register_head("my-head", MyHead)
-    with pytest.raises(UserError, match="There is a head 'linear' already"):
+    with pytest.raises(UserError, match="There is already a head 'linear'"):
         register_head("linear", MyHead)

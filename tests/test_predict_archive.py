@@ -64,7 +64,7 @@ def test_only_the_missing_images_are_read(cli: Cli, trained, photos, tmp_path, m
     monkeypatch.setattr(prediction, "read_square", lambda path, side: read.append(path) or original(path, side))
     answer = cli("predict", trained, photos, "--out", out)
     assert len(read) == 6
-    assert "has 4 images already" in answer.err
+    assert "already has 4 images" in answer.err
     assert len(out.read_text(encoding="utf-8").splitlines()) == 1 + 10 + 1  # a header, and one name of two lines
 
 
@@ -74,7 +74,7 @@ def test_rows_of_another_model_are_not_added_to(cli: Cli, trained, other_model, 
     before = out.read_bytes()
     answer = cli("predict", other_model, photos, "--out", out, "-q")
     assert answer.code == 2
-    assert "of another model" in answer.err
+    assert "from another model" in answer.err
     assert out.read_bytes() == before
     assert cli("predict", other_model, photos, "--out", out, "-q", "--overwrite").code == 0
     assert out.read_bytes() != before
@@ -94,7 +94,7 @@ def test_a_file_of_somebody_else_is_left_alone(cli: Cli, trained, photos, tmp_pa
     (tmp_path / "out.csv").write_text("image,tags\nmine.jpg,precious\n")
     answer = cli("predict", trained, photos, "--out", tmp_path / "out.csv", "-q")
     assert answer.code == 2
-    assert "nothing says which model" in answer.err
+    assert "without a record of its model" in answer.err
     assert "precious" in (tmp_path / "out.csv").read_text()
 
 

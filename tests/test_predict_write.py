@@ -126,11 +126,11 @@ def test_from_keywords_by_exiftool_to_keywords_that_exiftool_reads(cli: Cli, pat
                 ["exiftool", "-q", "-overwrite_original", *arguments, str(photos / f"{row}.jpg")], check=True
             )
     before = {file: file.read_bytes() for file in photos.iterdir()}
-    assert "keywords in and beside the photos" in cli("check", photos).out
+    assert "keywords in and next to the photos" in cli("check", photos).out
     run = tmp_path / "run"
     assert cli("train", photos, *TINY, "--out", run, "-q").code == 0
     record = json.loads((run / "data.json").read_text())
-    assert any("keywords in and beside" in note for note in record["notes"])
+    assert any("keywords in and next to" in note for note in record["notes"])
     assert cli("predict", run, photos, "--write", "xmp", "--threshold", "0", "-q").code == 0
     read = subprocess.run(["exiftool", "-json", "-Subject", *map(str, photos.glob("*.xmp"))], capture_output=True)
     assert all(set(found["Subject"]) == {"red", "green", "blue"} for found in json.loads(read.stdout))
@@ -152,7 +152,7 @@ def with_validation(patches, tags_file, tmp_path_factory) -> Path:
 
 def test_thresholds_by_complete_validation_labels(cli: Cli, with_validation, photos):
     everything = cli("predict", with_validation, photos, "--recall", "1")
-    assert "Thresholds for a recall of 1 by the labels of 14 validation images." in everything.err
+    assert "Thresholds for a recall of 1, chosen on the labels of 14 validation images." in everything.err
     surer = cli("predict", with_validation, photos, "--precision", "0.9", "-q")
     found = [
         sum(row["tags"].count(";") + bool(row["tags"]) for row in csv.DictReader(answer.out.splitlines()))
@@ -192,7 +192,7 @@ def test_partial_labels_need_calibrated_probabilities(cli: Cli, patches, tags_fi
     train(load_config(None, ["method=instant", *instant], data=source), tmp_path / "instant", quiet=True)
     answer = cli("predict", tmp_path / "instant", photos, "--precision", "0.9")
     assert answer.code == 0
-    assert "by the calibrated probabilities of 13 validation images (expected, not measured)" in answer.err
+    assert "chosen on the calibrated probabilities of 13 validation images (expected, not measured)" in answer.err
 
 
 def test_which_methods_are_calibrated():

@@ -156,7 +156,7 @@ def test_score_puts_columns_in_order(patches, tagger):
 
 def test_an_unreadable_image_is_named(tagger, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"bad\.png.*Take it out"):
+    with pytest.raises(UserError, match=r"bad\.png.*Remove it"):
         tagger.predict([tmp_path / "bad.png"])
 
 
@@ -213,7 +213,7 @@ def test_a_folder_without_a_model_gives_no_backbone(patches, tmp_path):
 def test_fitting_into_the_folder_of_a_run_is_refused(patches, tmp_path):
     make(out=tmp_path / "run").fit(patches)
     log = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-    with pytest.raises(UserError, match="holds a finished run already"):
+    with pytest.raises(UserError, match="already contains a finished run"):
         make(out=tmp_path / "run").fit(patches)
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == log
 
@@ -222,7 +222,7 @@ def test_evaluating_a_tagger_that_was_fitted_in_memory_asks_for_the_data(patches
     make(out=tmp_path / "run").fit(patches)
     answer = cli("evaluate", tmp_path / "run")
     assert answer.code == 2
-    assert "was given in Python and is not known here" in answer.err
+    assert "was passed in Python, so its location is unknown" in answer.err
     assert "--data" in answer.err
     answer = cli("evaluate", tmp_path / "run", patches.root, "--tags", tags_file, "-o", "complete=true")
     assert answer.code == 0

@@ -16,7 +16,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are loaded when they are first used, so that `import fewtags` and `fewtags --help` are quick."""
+    """Public names are imported on first use, so `import fewtags` and `fewtags --help` are fast."""
     import importlib
 
     if name == "metrics":

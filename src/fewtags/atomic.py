@@ -1,4 +1,4 @@
-"""Files that are whole or absent, whenever the program is stopped."""
+"""Files that are complete or absent, whenever the program is stopped."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 
 @contextmanager
 def atomic_write(file: Path) -> Iterator[Path]:
-    """A path beside `file` to write to; it is renamed to `file` when the block ends well, and removed otherwise.
+    """A temporary path next to `file`; it is renamed to `file` if the block succeeds, and removed otherwise.
 
-    What was written is on the disk before it is renamed, and has the permissions of any new file. An error names
-    `file`, not the path beside it, which nobody asked for.
+    The content is on disk before it is renamed, and has the permissions of any new file. Errors mention
+    `file`, not the temporary path.
     """
     beside = file.with_name(file.name + ".part")
     try:
@@ -93,7 +93,7 @@ def _flush(file: Path) -> None:
 
 
 def _umask() -> int:
-    """The process has no way to read its umask but to set it."""
+    """A process can only read its umask by setting it."""
     mask = os.umask(0o022)
     os.umask(mask)
     return mask

@@ -1,6 +1,6 @@
 """The command line: one function per command that parses options, calls the library and prints.
 
-torch and everything else that is slow to load is imported inside the commands, so that `--help` answers at once.
+torch and everything else that is slow to import is imported inside the commands, so that `--help` is instant.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ app = typer.Typer(
     name="fewtags",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # rich and its Markdown reader would take half of the time that `--help` takes
+    rich_markup_mode=None,  # rich and its Markdown parser would take half of the time of `--help`
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train a multi-label image tagger when only a few of the tags are known.\n\n"
-    "Tags that are not written down are *unknown*, not absent. Start with `fewtags demo`, or with your own images: "
+    "Tags that are not listed are *unknown*, not absent. Start with `fewtags demo`, or with your own images: "
     "`fewtags check photos/ --tags tags.csv`, then `fewtags train photos/ --tags tags.csv`.",
 )
 
@@ -58,7 +58,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress ou
 
 
 def main() -> None:
-    """Run a command; a mistake that the user can fix is printed as one sentence with its exit code."""
+    """Run a command; an error the user can fix is printed as one sentence, with its exit code."""
     try:
         code = app(standalone_mode=False, prog_name="fewtags")  # None, or the code of a typer.Exit
     except UserError as error:
@@ -67,7 +67,7 @@ def main() -> None:
         code = 130
     except BrokenPipeError:
         sys.exit(0)
-    except OSError as error:  # disk full, no permission, a file where a folder should be
+    except OSError as error:  # disk full, no permission, a file in place of a folder
         if error.filename is None and error.errno is None:
             raise
         _stop(f"{error.filename or 'A file'} cannot be used: {error.strerror}.", RunFailed.exit_code)
@@ -90,12 +90,12 @@ def fewtags(
 
         print(f"fewtags {__version__}")
         raise typer.Exit
-    if context.invoked_subcommand is None:  # nobody made a mistake: help is the answer, not an error
+    if context.invoked_subcommand is None:  # not an error: show the help
         print(context.get_help())
 
 
 def _usage_message(error: Any) -> str:
-    """What typer says about wrong arguments, as a sentence, and where to read more."""
+    """typer's message about wrong arguments, as a sentence, with a pointer to the help."""
     message = error.format_message().replace("Input should", "it should")
     message += "" if message.endswith((".", "?", ")")) else "."
     context = getattr(error, "ctx", None)
@@ -230,7 +230,7 @@ def train(
     gpus: Gpus = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Train a tagger. Unknown tags are handled by the chosen method, never silently taken as absent.
+    """Train a tagger. Unknown tags are handled by the chosen method, never silently treated as absent.
 
     `fewtags train photos/ --tags tags.csv` is enough to start. Any setting can be given as `group.name=value`:
     `fewtags train voc.yaml method=asl method.gamma_neg=2 train.lr=1e-4`. Ctrl-C saves; `--resume RUN`
@@ -257,7 +257,7 @@ def train(
         others = [*([data] if data else []), *(settings or [])]
         config, decisions = reviewed_settings(reviewed, moved_to, others, shortcuts)
     elif moved_to is not None:
-        raise UserError("--data says where the images of a run to --resume are now; name data to train on as it is.")
+        raise UserError("--data is only for --resume and --reviewed; pass training data without it.")
     else:
         config, decisions = train_settings(data, settings or [], shortcuts), None
     if print_config:
@@ -289,16 +289,16 @@ def evaluate(
     """Measure a trained model: mAP (plain and VOC-2012), OP/OR/OF1, CP/CR/CF1, by threshold and by top 3.
 
     Where only some of the tags are known, precision cannot be measured; then mAP, OF1, CF1 and the number of missing
-    tags are estimated from the known ones, with 95 % intervals. In scripts `--min-map 0.6` ends with exit code 4 when
+    tags are estimated from the known ones, with 95 % intervals. In scripts, `--min-map 0.6` exits with code 4 when
     mAP is lower.
     """
     from fewtags.commands.evaluate import evaluate_saved, render_scores, scores_json
 
     options = _reader_options(option)
     if data is not None and moved_to is not None:
-        raise UserError("DATA is other data, and --data is where the run's own data is now; give one of the two.")
+        raise UserError("DATA is other data, and --data is where the run's own data is now; pass only one of them.")
     if data is None and (options or format != "auto" or (tags is not None and moved_to is None)):
-        raise UserError("--tags, --format and --option say how to read other DATA; name it behind the run.")
+        raise UserError("--tags, --format and --option say how to read other DATA; pass it after the run.")
     result = evaluate_saved(run, data, tags, format, options, split, threshold, device, moved_to)
     for warning in result.warnings:
         print(f"fewtags: {warning}", file=sys.stderr)
@@ -337,7 +337,7 @@ def predict(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what --write would do without doing it.")] = False,
     top: Annotated[int | None, typer.Option(min=1, help="At most this many tags per image.")] = None,
     all_scores: Annotated[bool, typer.Option("--all-scores", help="Write the probability of every category.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file that --out names.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the --out file.")] = False,
     workers: Annotated[int | None, typer.Option(min=0, help="Decoding threads (default: one per core).")] = None,
     runtime: Annotated[
         str, typer.Option(help="What runs the backbone on a CPU: auto, torch, onnxruntime or openvino.")
@@ -411,9 +411,9 @@ def discover(
 ) -> None:
     """List tags that seem to be missing, and given tags that look wrong.
 
-    A tag is listed where nobody said anything about it and the model would give it, most certain first, each with the
-    three most similar images that are known to have it. `fewtags discover RUN` looks through the run's own images,
-    `fewtags discover RUN more-photos/` through others. Review the list with `fewtags review RUN`.
+    A tag is listed if it is unknown and the model predicts it, most certain first, each with the
+    three most similar images that are known to have it. `fewtags discover RUN` searches the run's own images,
+    `fewtags discover RUN more-photos/` others. Review the list with `fewtags review RUN`.
     """
     from rich.console import Console
 
@@ -459,15 +459,15 @@ def apply(
         str, typer.Option("--as", help="'same' for the layout that was read, or jsonl for a JSON lines file.")
     ] = "same",
     force: Annotated[
-        bool, typer.Option("--force", help="Go on although the labels changed since the run was trained.")
+        bool, typer.Option("--force", help="Continue even if the labels have changed since the run was trained.")
     ] = False,
     moved_to: Moved = None,
 ) -> None:
-    """Put the decisions of a review into a new label file of the same shape; the original stays as it is.
+    """Write the decisions of a review to a new label file in the same layout; the original is not changed.
 
-    A CSV keeps its columns, order and every line that nothing was decided about; text files beside images stay such
-    files; Pascal VOC, COCO and others become a JSON lines file. What changes is shown first. `fewtags train --reviewed
-    RUN` needs no such file: it takes the decisions from the run.
+    A CSV keeps its columns, its order and every line without a decision; text files next to images stay text
+    files; Pascal VOC, COCO and others become a JSON lines file. The changes are shown first. `fewtags train --reviewed
+    RUN` does not need such a file: it reads the decisions from the run.
     """
     from fewtags.commands.apply import plan, show
 
@@ -477,7 +477,7 @@ def apply(
     if dry_run or not planned.changes:
         return
     if not yes and not (sys.stdin.isatty() and typer.confirm(f"Write {planned.place}?")):
-        raise UserError("Nothing was written; say --yes to write without being asked.")
+        raise UserError("Nothing was written; use --yes to write without confirmation.")
     print(planned.write())
 
 
@@ -487,9 +487,9 @@ def compare(
     per_category: Annotated[bool, typer.Option("--per-category", help="Compare every category's AP.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
-    """Compare runs on the images that all of them were measured on, with the same labels: before and after a review.
+    """Compare runs on the images all of them were evaluated on, with the same labels: before and after a review.
 
-    Every number is followed by its difference to the first run.
+    Every number is followed by its difference from the first run.
     """
     from rich.console import Console
 
@@ -513,7 +513,7 @@ def explain(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="PNG file to write (default: IMAGE-explained.png).")] = None,
 ) -> None:
-    """Show where the model looked: the image beside one heat map for each predicted tag."""
+    """Show the evidence for each predicted tag: the image next to one heat map per tag."""
     from fewtags.commands.explain import explain as explain_image
 
     file, tags = explain_image(run, image, out, tag)
@@ -556,7 +556,7 @@ def export(
 def review(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run of any method.")],
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port (default: the first free one from 8321 on).")
+        int | None, typer.Option(min=0, max=65535, help="Port (default: the first free one, starting at 8321).")
     ] = None,
     host: Annotated[
         str, typer.Option(help="Address to bind; anything but the default lets other machines connect.")
@@ -588,7 +588,7 @@ def serve(
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds before a request times out.")] = 30.0,
     device: Device = "auto",
 ) -> None:
-    """Answer with the tags of images that are POSTed to /v1/tags (extra: serve).
+    """Serve tags over HTTP for images POSTed to /v1/tags (extra: serve).
 
     `curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:8000/v1/tags`, or several as a form:
     `curl -F images=@a.jpg -F images=@b.jpg ...`. Health: /healthz, /readyz; Prometheus: /metrics; /openapi.json. With
@@ -648,7 +648,7 @@ def bench(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or a folder that holds runs, as bench writes.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or a folder of runs, as written by bench.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Title of the page.")] = "fewtags report",
     moved_to: Moved = None,
@@ -669,7 +669,7 @@ def report(
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Explain this one: settings, profiles, how to cite it.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Explain this method: settings, profiles, how to cite it.")] = None,
 ) -> None:
     """List the methods, or explain one."""
     from fewtags.commands.info import describe_method, list_table
@@ -688,7 +688,7 @@ def doctor() -> None:
 def _reader_options(
     pairs: list[str] | None, aliases: Path | None = None, min_images: int | None = None, allow_outside: bool = False
 ) -> dict[str, Any]:
-    """`-o name=value` as text, lists apart: the reader's own options say what each value has to be."""
+    """`-o name=value` as strings, except lists: the reader's options define the type of each value."""
     options: dict[str, Any] = {}
     for pair in pairs or []:
         name, equals, value = pair.partition("=")

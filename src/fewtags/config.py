@@ -1,7 +1,7 @@
 """The settings of a run: typed groups, from a YAML file and dotted overrides, and the resolved copy that is stored.
 
-Later wins: general defaults < the method's own settings < its profile < the file < `group.name=value` overrides.
-The groups `method` and `head` take the settings of whichever method and head is named in them.
+Precedence: general defaults < the method's own settings < its profile < the file < `group.name=value` overrides.
+The groups `method` and `head` accept the settings of the method and head they name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RunConfig(Settings):
     seed: int = 0
 
     def nested(self) -> dict[str, Any]:
-        """As it is written in a file: `method` and `head` carry their name inside."""
+        """As written in a file: `method` and `head` include their name."""
         values = self.model_dump(mode="json")
         method = {"name": values.pop("method_name"), "profile": values.pop("profile"), **values.pop("method")}
         head = {"name": values.pop("head_name"), **values.pop("head")}
@@ -50,7 +50,7 @@ class RunConfig(Settings):
         return yaml.safe_dump(self.nested(), sort_keys=False)
 
     def relative_to(self, folder: Path) -> RunConfig:
-        """The same settings with every path that is relative taken from `folder`."""
+        """The same settings with relative paths resolved against `folder`."""
 
         def placed(values: Settings, *names: str) -> Settings:
             paths = {name: _under(folder, value) for name in names if (value := getattr(values, name))}
@@ -81,7 +81,7 @@ FILE_OPTIONS = (
     "test_list",
     "aliases",
     "classes",
-)  # of a reader; a list of categories is no path
+)  # of a reader; a list of categories is not a path
 GROUPS = ("data", "input", "model", "cache", "words", "head", "method", "train", "seed")
 
 
@@ -111,7 +111,7 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
     head_name = str(given.get("head", {}).get("name", recipe.head))
     merged: dict[str, Any] = {}
     for key, value in recipe.settings.items():
-        if head_name == recipe.head or not key.startswith("head."):  # what it says of its head is not meant for another
+        if head_name == recipe.head or not key.startswith("head."):  # its head settings do not apply to another head
             merged = merge(merged, nest(key, value))
     merged = merge(merged, given)
 
@@ -169,7 +169,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise UserError(f"{file} should hold groups of settings ({', '.join(GROUPS)}), not a {type(values).__name__}.")
+        raise UserError(f"{file} should have groups of settings ({', '.join(GROUPS)}), not a {type(values).__name__}.")
     return values
 
 
@@ -185,7 +185,7 @@ def parse_override(text: str) -> dict[str, Any]:
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """{"train.lr": 1e-4, "seed": None} -> {"train": {"lr": 1e-4}}: what is None was not given, and a path is text."""
+    """{"train.lr": 1e-4, "seed": None} -> {"train": {"lr": 1e-4}}: None means not given; paths become strings."""
     groups: dict[str, Any] = {}
     for key, value in values.items():
         if value is not None:

@@ -1,6 +1,6 @@
-"""What data, models and methods hand to each other: batches, outputs, the problem, and where training is.
+"""The types that data, models and methods exchange: batches, outputs, the problem, and training progress.
 
-These types carry no behaviour of their own, so that every room of the package may know them.
+These types have no behaviour of their own, so every part of the package may use them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ class WordVectors:
     """One vector per category, and where it came from."""
 
     vectors: Tensor  # [C, W]
-    source: str  # in words, for the log: "GloVe 50-d from the package ..., 18 of 20 names"
-    learned: bool = False  # train the vectors too (they started at random)
+    source: str  # for the log: "GloVe 50-d from the package ..., 18 of 20 names"
+    learned: bool = False  # train the vectors too (they are initialised at random)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What may be known about the task before training. The complete labels are never here."""
+    """What a method may know about the task before training. Never contains the complete labels."""
 
     categories: tuple[str, ...]
     labels: Tensor  # [N, C] int8, the observed labels of the training images; row n is the image with index n
-    words: WordVectors | None = None  # built only for heads that say `needs_words`
+    words: WordVectors | None = None  # built only for heads with `needs_words`
     dataset: str = "dataset"
     seed: int = 0  # of everything random
 
@@ -64,8 +64,8 @@ class Batch:
 class Outputs:
     logits: Tensor  # [B, C]
     features: Tensor | None = None  # [B, C, D] one feature per category (Eq. 3), before any further layer
-    attention: Tensor | None = None  # [B, C, h, w] where each category was looked for; sums to 1 over locations
-    prior: Tensor | None = None  # scalar, a loss of the head's own: what its weights cost, whatever the objective is
+    attention: Tensor | None = None  # [B, C, h, w] attention of each category; sums to 1 over locations
+    prior: Tensor | None = None  # scalar, the head's own loss on its weights, whatever the objective is
 
     def detach(self) -> Outputs:
         def cut(t: Tensor | None) -> Tensor | None:
@@ -76,16 +76,16 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Start:
-    """What a head learned from its one look at the training images, before the first step."""
+    """What a head learned from its pass over the training images, before the first step."""
 
     sentence: str  # for the log
-    known_proportion: Tensor | None = None  # [C] share of the present labels that are known, where it was estimated
-    left_out: ScoreBins | None = None  # log-odds of the training labels, each judged without itself, where it can be
+    known_proportion: Tensor | None = None  # [C] share of the present labels that are known, if estimated
+    left_out: ScoreBins | None = None  # leave-one-out log-odds of the training labels, if available
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training is. Epochs and steps count from 0; people are shown epoch + 1."""
+    """Training progress. Epochs and steps are 0-based; messages show epoch + 1."""
 
     epoch: int
     num_epochs: int
@@ -108,7 +108,7 @@ class StepResult:
     losses: dict[str, Tensor]  # scalars by name; their sum is minimised
     stats: dict[str, Tensor | float] = field(default_factory=dict)  # scalars that are only logged
     # Masks [B, C] of what the method decided about unknown labels ("found", "rejected"). The engine compares them with
-    # the hidden truth, where there is one, for the log; the method itself never sees it.
+    # the hidden truth, if there is one, for the log; the method itself never sees it.
     decisions: dict[str, Tensor] = field(default_factory=dict)
 
     @property

@@ -1,15 +1,15 @@
 """Missing tags found by a trained model, and given tags that look wrong. Columns, not objects: there may be millions.
 
-    run = open_run(folder)                                  # its model, its images, and what is known about them
+    run = open_run(folder)                                  # its model, its images, and their labels
     found = run.discover(limit=1000)
     found.missing.rows, found.missing.columns               # which images and categories, most certain first
-    found.missing.probabilities, found.missing.similar      # how certain, and the known positives they look like
-    found.doubtful                                          # the same of given tags, most doubtful first
+    found.missing.probabilities, found.missing.similar      # how certain, and the most similar known positives
+    found.doubtful                                          # the same for given tags, most doubtful first
 
-A label counts as missing where nobody said anything and the model would give the tag. Its probability is not the
+A label counts as missing if it is unknown and the model predicts the tag. Its probability is not the
 model's own: most methods train with unknown as absent, so their outputs are too low by an unknown factor, and they
 have memorised the known labels. It comes from the closed form on the pooled features (`engine.left_out`), averaged over
-all labels that the model ranks alike.
+all labels that the model ranks similarly.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.saved import SavedModel, load_model
 
 NUM_SIMILAR = 3
-SAMPLE = 20_000  # images by which the scale of a model's logits is divided into bins
+SAMPLE = 20_000  # images used to bin the scale of a model's logits
 DEPTHS = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 _ENTRIES_AT_ONCE = 2**24  # similarities in memory at a time
 DOUBT = 1 / 3  # with a twentieth of the tags of VOC 2007 made wrong, three quarters of them and as many right ones
-UNDECIDED = 2  # in `decisions`, where nobody decided
+UNDECIDED = 2  # in `decisions`: no decision
 
 
 # --- tables of labels ---
@@ -46,19 +46,19 @@ UNDECIDED = 2  # in `decisions`, where nobody decided
 
 @dataclass(frozen=True)
 class LabelTable:
-    """Labels as columns [M]; a label is row `rows[m]` and category `columns[m]` of the images that were looked at."""
+    """Labels as columns [M]; label m is row `rows[m]` and category `columns[m]` of the searched images."""
 
     rows: np.ndarray
     columns: np.ndarray
     probabilities: np.ndarray  # of presence
-    similar: np.ndarray | None = None  # [M, 3] rows of the most similar known positives; -1 where there are fewer
+    similar: np.ndarray | None = None  # [M, 3] rows of the most similar known positives; -1 if there are fewer
     decisions: np.ndarray | None = None  # 1, 0, -1, or UNDECIDED
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def take(self, places: np.ndarray) -> LabelTable:
-        """Some lines of the table, in that order."""
+        """Some rows of the table, in that order."""
         values = {name: None if value is None else value[places] for name, value in vars(self).items()}
         return LabelTable(**values)  # type: ignore[arg-type]
 
@@ -71,12 +71,12 @@ class LabelTable:
         return float((truth[self.rows[:depth], self.columns[:depth]] == PRESENT).mean())
 
     def depths(self) -> list[int]:
-        """Places at which a precision is worth a line, ending with all of them."""
+        """Depths at which precision is reported, ending with the whole table."""
         return [*(depth for depth in DEPTHS if depth < len(self)), len(self)] if len(self) else []
 
 
 class BestLabels:
-    """The `limit` labels of highest worth among all that are added; never holds many more than twice as many."""
+    """The `limit` labels of highest worth among all added; never holds much more than twice that many."""
 
     def __init__(self, limit: int):
         self.limit, self.num_added = limit, 0
@@ -93,7 +93,7 @@ class BestLabels:
 
     def _shrink(self) -> None:
         rows, columns, probabilities, worth = (np.concatenate(held) for held in self.columns)
-        # Equal worth is ranked by row and category, so that the result does not depend on the pieces.
+        # Ties are broken by row and category, so the result does not depend on the chunks.
         order = np.lexsort((columns, rows, -worth))[: self.limit]
         self.columns = [[values[order]] for values in (rows, columns, probabilities, worth)]
         self.held = len(order)
@@ -114,7 +114,7 @@ class BestLabels:
 class Discovery:
     missing: LabelTable
     doubtful: LabelTable
-    num_missing: int  # found, of which the table holds the most certain ones
+    num_missing: int  # found; the table holds the most certain ones
     num_doubtful: int
     thresholds: np.ndarray  # [C] by the probabilities shown
     expected: float  # present labels among all unknown ones: an estimate
@@ -137,13 +137,13 @@ def discover(
 ) -> Discovery:
     """Missing and doubtful tags of images with partial `labels` [N, C].
 
-    `judge` and `scale` come from the training images; these images are `own` where they are those. `thresholds` [C] are
-    the model's own, by its own probabilities; `min_probability` takes their place. `columns` are the categories to look
-    at, by default all.
+    `judge` and `scale` come from the training images; `own` says that these are the same images. `thresholds` [C] are
+    the model's own, on its own probabilities; `min_probability` replaces them. `columns` are the categories to
+    search (default: all).
     """
     chosen = np.zeros(labels.shape[1], dtype=bool)
     chosen[list(range(labels.shape[1]) if columns is None else columns)] = True
-    chosen &= judge.model.category_count.numpy() > 0  # of the others nobody knows what they look like
+    chosen &= judge.model.category_count.numpy() > 0  # the others have no known positives
     known_share = judge.curves.known_proportion if own else known_proportion(outputs, labels, scale)
     with np.errstate(divide="ignore"):
         limits = np.log(thresholds) - np.log1p(-thresholds)  # as logits
@@ -156,7 +156,7 @@ def discover(
         expected += float(chance[unknown].sum())
         found = unknown & (logits >= limits if min_probability is None else chance >= min_probability)
         at, column = np.nonzero(found)
-        # Among equal probabilities the model's own order decides.
+        # Ties are broken by the model's own order.
         worth = chance[at, column] + 1e-7 * np.tanh(logits[at, column] / 20)
         missing.add(rows[at], column, chance[at, column].astype(np.float32), worth)
         known = (said == PRESENT) & chosen
@@ -170,7 +170,7 @@ def discover(
 def add_doubtful(
     doubtful: BestLabels, judge: LeftOut, outputs: ModelOutputs, rows: np.ndarray, known: np.ndarray, own: bool
 ) -> None:
-    """Given tags that are much less likely, judged without themselves, than for an image picked at random."""
+    """Given tags whose leave-one-out probability is much lower than that of a random image."""
     chance = judge.chances(outputs, rows, known if own else np.zeros_like(known))
     prior = (judge.bins.count * judge.curves.chance(judge.bins.score)).sum(0) / judge.bins.num_images
     at, column = np.nonzero(known & (chance < DOUBT * prior))
@@ -178,7 +178,7 @@ def add_doubtful(
 
 
 def hidden_from_chance(chance: np.ndarray, known_proportion: float) -> np.ndarray:
-    """P(present | nobody said anything) from P(present), where a share of the present ones is known."""
+    """P(present | unknown) from P(present), if a share of the present labels is known."""
     return (1 - known_proportion) * chance / np.maximum(1 - known_proportion * chance, TINY)
 
 
@@ -188,7 +188,7 @@ def chance_from_hidden(hidden: np.ndarray, known_proportion: float) -> np.ndarra
 
 
 def known_proportion(outputs: ModelOutputs, labels: np.ndarray, scale: ProbabilityScale) -> float:
-    """Of other images than the training images: their known tags over the expected number of present ones."""
+    """For images other than the training images: their known tags over the expected number of present ones."""
     readable = np.flatnonzero(outputs.readable)
     known = int((labels[readable] == PRESENT).sum())
     expected = sum(float(scale.chance(outputs.logits[rows]).sum()) for rows in outputs.chunks(readable))
@@ -200,17 +200,17 @@ def known_proportion(outputs: ModelOutputs, labels: np.ndarray, scale: Probabili
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A run with the images it has tags of, and what its model says about them."""
+    """A run, its partly labelled images, and its model's outputs for them."""
 
     saved: SavedModel
-    annotations: Annotations  # every image of the run that has unknown labels, with the labels that were given
-    truth: np.ndarray | None  # [N, C] the complete labels, where the run is an experiment that hides some
+    annotations: Annotations  # every image of the run with unknown labels, and its given labels
+    truth: np.ndarray | None  # [N, C] the complete labels, if the run is an experiment that hides some
     outputs: ModelOutputs
     judge: LeftOut
     scale: ProbabilityScale
 
     def discover(self, *, decided: Decisions | None = None, **options: Any) -> Discovery:
-        """In the run's own images; for the options see the function `discover`."""
+        """Search the run's own images; for the options see the function `discover`."""
         labels = self.annotations.labels
         found = discover(self.outputs, labels, self.saved.thresholds, self.judge, self.scale, **options)
         return self._complete(found, self.annotations, self.outputs, decided, own=True)
@@ -218,7 +218,7 @@ class OpenRun:
     def discover_in(
         self, images: Annotations, outputs: ModelOutputs, *, decided: Decisions | None = None, **options: Any
     ) -> Discovery:
-        """In other images, whose columns are the model's categories."""
+        """Search other images, labelled with the model's categories."""
         labels, thresholds = images.labels, self.saved.thresholds
         found = discover(outputs, labels, thresholds, self.judge, self.scale, own=False, **options)
         return self._complete(found, images, outputs, decided, own=False)
@@ -226,7 +226,7 @@ class OpenRun:
     def _complete(
         self, found: Discovery, images: Annotations, outputs: ModelOutputs, decided: Decisions | None, own: bool
     ) -> Discovery:
-        """With the evidence, and with what was decided."""
+        """Adds the evidence and the decisions."""
 
         def complete(table: LabelTable) -> LabelTable:
             return replace(
@@ -246,7 +246,7 @@ def open_run(
     device: str = "auto",
     quiet: bool = False,
 ) -> OpenRun:
-    """Look at all images of a run. What its model gives for them is kept in its folder, for the next time.
+    """Run the model on all images of a run. Its outputs are cached in the run's folder.
 
     `moved_to` is where its images are now, if they were moved.
     """
@@ -260,7 +260,7 @@ def open_run(
 
 
 def images_with_unknown_tags(data: RunData) -> tuple[Annotations, np.ndarray | None]:
-    """The training images and whatever else is partly labelled, and the complete labels where all are known."""
+    """The training images and all others that are partly labelled, and the complete labels if they are known."""
     others = [part for part in (data.val, data.test) if part is not None and not part.complete]
     if not others:
         return data.train, data.truth
@@ -281,16 +281,16 @@ def images_with_unknown_tags(data: RunData) -> tuple[Annotations, np.ndarray | N
 
 @dataclass(frozen=True)
 class ProbabilityScale:
-    """P(present) as a rising function of a model's logits, per category: linear between points."""
+    """P(present) as an increasing function of a model's logits, per category: piecewise linear."""
 
     logits: np.ndarray  # [B, C] from low to high
     chances: np.ndarray  # [B, C]
 
     @classmethod
     def of(cls, outputs: ModelOutputs, labels: np.ndarray, judge: LeftOut, seed: int = 0) -> ProbabilityScale:
-        """The mean, over unknown labels that the model ranks alike, of what the closed form says about them.
+        """The closed form's mean prediction over unknown labels that the model ranks similarly.
 
-        Known labels are left out, since a model that was trained on them ranks them higher than others of their kind.
+        Known labels are excluded, since a model ranks the labels it was trained on higher than similar ones.
         """
         readable = np.flatnonzero(outputs.readable)
         sample = np.sort(np.random.default_rng(seed).permutation(readable)[:SAMPLE])
@@ -310,7 +310,7 @@ class ProbabilityScale:
 
     @classmethod
     def fit(cls, count: np.ndarray, logits: np.ndarray, hidden: np.ndarray, known_share: float) -> ProbabilityScale:
-        """From sums over bins [B, C], from the lowest bin up."""
+        """From sums over bins [B, C], lowest bin first."""
         points, chances = np.zeros_like(count), np.zeros_like(count)
         for c in range(count.shape[1]):
             used = count[:, c] > 0
@@ -330,7 +330,7 @@ class ProbabilityScale:
 
 
 def rising(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The rising sequence nearest to `values` by weighted squares: neighbours that fall are averaged."""
+    """The non-decreasing sequence nearest to `values` in weighted squares (pool adjacent violators)."""
     blocks: list[list[float]] = []  # [mean, weight, length]
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         blocks.append([value, weight, 1])
@@ -349,9 +349,9 @@ def rising(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def similar_positives(
     table: LabelTable, outputs: ModelOutputs, known: ModelOutputs, known_labels: np.ndarray, own: bool = True
 ) -> np.ndarray:
-    """[M, 3] rows of `known` that have the tag and look most like the image, by their cosine; -1 where there are fewer.
+    """[M, 3] rows of `known` that have the tag and are most similar to the image, by cosine; -1 if there are fewer.
 
-    Where both are the same images (`own`), an image is no evidence for itself.
+    If both are the same images (`own`), an image is not evidence for itself.
     """
     similar = np.full((len(table), NUM_SIMILAR), -1, dtype=np.int64)
     readable = known.readable
@@ -367,7 +367,7 @@ def similar_positives(
 def nearest(
     rows: np.ndarray, outputs: ModelOutputs, positives: np.ndarray, known: ModelOutputs, own: bool
 ) -> np.ndarray:
-    """[m, 3] of the `positives` those most similar to each of `rows`."""
+    """[m, 3] the `positives` most similar to each of `rows`."""
     mine = outputs.unit_features(rows)
     cosines = torch.cat([mine @ known.unit_features(some).T for some in known.chunks(positives)], dim=1)
     if own:
@@ -378,7 +378,7 @@ def nearest(
 
 
 def by_category(columns: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Every category that occurs, and where."""
+    """Every category that occurs, and its positions."""
     order = np.argsort(columns, kind="stable")
     starts = np.flatnonzero(np.diff(columns[order], prepend=-1))
     for places in np.split(order, starts[1:]) if len(order) else ():
@@ -392,7 +392,7 @@ def pieces(places: np.ndarray, size: int) -> Iterable[np.ndarray]:
 def decisions_about(
     table: LabelTable, images: Sequence[str], categories: Sequence[str], decided: Decisions
 ) -> np.ndarray:
-    """[M] what was decided about each label, UNDECIDED where nothing was."""
+    """[M] the decision about each label, UNDECIDED if there is none."""
     if not decided:
         return np.full(len(table), UNDECIDED, dtype=np.int8)
     pairs = zip(table.rows.tolist(), table.columns.tolist(), strict=True)

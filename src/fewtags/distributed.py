@@ -1,6 +1,6 @@
 """The only file that imports torch.distributed. Every function is the identity in a single process.
 
-State that a method keeps is replicated: reduce with these before you write it, and it is alike on every rank.
+A method's state is replicated: reduce with these functions before writing it, so it is the same on every rank.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ def wait_for_all() -> None:
 
 
 def everywhere(condition: bool) -> bool:
-    """Is it so on every rank? All ranks must ask, and all get the same answer."""
+    """Is it true on every rank? All ranks must call this, and all get the same answer."""
     return int(sum_across_ranks(torch.tensor(int(condition)))) == world_size()
 
 
 def anywhere(condition: bool) -> bool:
-    """Is it so on at least one rank? All ranks must ask, and all get the same answer."""
+    """Is it true on at least one rank? All ranks must call this, and all get the same answer."""
     return int(sum_across_ranks(torch.tensor(int(condition)))) > 0
 
 
@@ -98,7 +98,7 @@ def counts(*conditions: bool) -> list[int]:
 
 
 def sum_across_ranks(value: Tensor) -> Tensor:
-    """The sum of every rank's tensor; the argument is left as it was."""
+    """The sum of all ranks' tensors; the argument is not modified."""
     if world_size() == 1:
         return value
     total = value.clone()
@@ -108,7 +108,7 @@ def sum_across_ranks(value: Tensor) -> Tensor:
 
 @torch.no_grad()
 def average_batch_statistics(module: nn.Module) -> None:
-    """What batch norm gathered from each rank's own images becomes the mean of all, alike on every rank."""
+    """Replaces each rank's batch-norm statistics by the mean over ranks."""
     if world_size() > 1:
         for name, statistic in module.named_buffers():
             if name.endswith(("running_mean", "running_var")):

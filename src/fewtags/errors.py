@@ -1,13 +1,13 @@
-"""Mistakes a user can fix. The command line prints them as one sentence, without traceback.
+"""Errors a user can fix. The command line prints them as one sentence, without a traceback.
 
     UserError            exit 2   wrong usage, configuration or file: says what was found and what to do
     ├── RunFailed        exit 1   the run itself failed (loss not finite, disk full)
     ├── DataError        exit 3   the data cannot be trained on
-    ├── QualityTooLow    exit 4   a model is worse than was asked for
+    ├── QualityTooLow    exit 4   a model is worse than required
     ├── MissingExtra     exit 5   an optional dependency is not installed
     └── Interrupted      exit 130 Ctrl-C or SIGTERM, after the checkpoint was written
 
-Anything else is a bug of ours and keeps its traceback.
+Anything else is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Interrupted(UserError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The hint behind an unknown name: the closest known one, or the whole list when none is close."""
+    """The hint after an unknown name: the closest known one, or the whole list if none is close."""
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"it takes: {', '.join(known) or 'nothing'}."
+    return f"did you mean '{close[0]}'?" if close else f"choose from: {', '.join(known) or 'nothing'}."

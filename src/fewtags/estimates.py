@@ -1,21 +1,21 @@
 """Estimates of quality, and of the number of missing tags, from partial labels.
 
-Precision cannot be measured when a wrong tag and a tag that nobody wrote down look alike. But if the known positives
-are a random subset of all positives, those among images the model has not learned from are a fair sample, and with
+Precision cannot be measured if a wrong tag and an unlabelled one look the same. But if the known positives
+are a random subset of all positives, those in images the model was not trained on are a fair sample, and with
 `known_proportion`, the share of positives that are known,
 
     recall at a threshold     = share of the known positives above it
     prior of a category       = known positives / images / known_proportion
     precision at a threshold  = recall x prior / share of all images above it
 
-Read off the known positives one by one, these numbers are too noisy to use: with 10 % of the tags of VOC 2007 known,
+Computed directly from the known positives, these numbers are too noisy: with 10 % of the tags of VOC 2007 known,
 the error of mAP has a standard deviation of five points. So a curve is fitted, the probability given the score,
 
     P(present | score) = sigmoid(bent(eta)),  eta = slope_c * score + intercept_c
 
-with two parameters per category, and one bend and one known proportion shared by all categories, by maximum likelihood
-of which labels are known and which are not. The bend matters: log-odds rise more slowly at the top, and with straight
-ones the known proportion comes out up to 17 % too low and mAP up to 13 points too high (COCO; VOC 2007: 4 % and 4).
+with two parameters per category, and a bend and a known proportion shared by all categories, by maximum likelihood
+of which labels are known and which are not. The bend matters: log-odds rise more slowly at the top; with straight
+ones the known proportion is up to 17 % too low and mAP up to 13 points too high (COCO; VOC 2007: 4 % and 4).
 
 All of it works on scores binned by rank (`ScoreBins`), so its cost does not depend on the number of images.
 """
@@ -35,12 +35,12 @@ ASSUMPTION = (
     "in the same proportion for every tag."
 )
 
-SINGLE_RANKS = 64  # the first ranks have a bin each: most of AP is decided there
-GROWTH = 1.03  # from there on bins reach over 3 % of the ranks above them
-BEND = -2.0  # log-odds from which on they rise more slowly
+SINGLE_RANKS = 64  # the first ranks have a bin each: they decide most of AP
+GROWTH = 1.03  # after that each bin spans 3 % of the ranks above it
+BEND = -2.0  # log-odds above which they rise more slowly
 USUAL_BEND, BEND_PRECISION = -0.5, 30.0  # logarithm of the factor on the slope there: -0.5 on VOC 2007, -0.9 on COCO
 USUAL_SLOPE, SLOPE_PRECISION = 2.0, 0.5  # of log-odds per standard deviation of the score; a weak prior
-KNOWN_PRIOR = 1.0  # the known proportion counts as seen this often in one known and one unknown present label
+KNOWN_PRIOR = 1.0  # prior counts: this many known and unknown present labels
 MOST_STEPS = 60
 TINY = 1e-12
 
@@ -50,20 +50,20 @@ TINY = 1e-12
 
 @dataclass(frozen=True)
 class ScoreBins:
-    """Scores of images that were not learned from, by rank: [B, C], from the highest score of a category down."""
+    """Scores of images not trained on, binned by rank: [B, C], highest score of each category first."""
 
     score: np.ndarray  # mean score of the bin
-    count: np.ndarray  # its images; 0 where a category needs fewer bins
-    present: np.ndarray  # of these are known to be present,
-    absent: np.ndarray  # and known to be absent
-    num_above: np.ndarray  # [C] so many bins reach the threshold
+    count: np.ndarray  # its images; 0 if a category needs fewer bins
+    present: np.ndarray  # of these, known to be present
+    absent: np.ndarray  # of these, known to be absent
+    num_above: np.ndarray  # [C] number of bins above the threshold
 
     @classmethod
     def of(cls, scores: np.ndarray, labels: np.ndarray, thresholds: np.ndarray | float = np.inf) -> ScoreBins:
-        """Of `scores` [N, C] and `labels` [N, C]; tags are given where a score reaches its threshold."""
+        """From `scores` [N, C] and `labels` [N, C]; a tag is predicted if its score reaches its threshold."""
         num_images, num_categories = scores.shape
         edges = rank_edges(num_images)
-        shape = (len(edges), num_categories)  # one more bin than there are: the threshold may cut one in two
+        shape = (len(edges), num_categories)  # one extra bin: the threshold may split one
         score, count, present, absent = (np.zeros(shape) for _ in range(4))
         num_above = np.zeros(num_categories, dtype=int)
         limits = np.broadcast_to(np.asarray(thresholds, dtype=scores.dtype), num_categories)
@@ -83,7 +83,7 @@ class ScoreBins:
 
     @classmethod
     def join(cls, parts: Sequence[ScoreBins]) -> ScoreBins:
-        """Bins of groups of categories as one."""
+        """Concatenates the bins of groups of categories."""
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts], axis=-1) for field in fields(cls)))
 
     @property
@@ -100,7 +100,7 @@ class ScoreBins:
         return np.arange(len(self.count))[:, None] < self.num_above
 
     def drawn_again(self, random: np.random.Generator) -> ScoreBins:
-        """Another sample of as many images, as far as this one tells what there is (Poisson bootstrap)."""
+        """A resample of the same size (Poisson bootstrap)."""
         present, absent, unknown = (random.poisson(n) * 1.0 for n in (self.present, self.absent, self.unknown))
         return ScoreBins(self.score, present + absent + unknown, present, absent, self.num_above)
 
@@ -114,7 +114,7 @@ def rank_edges(num_images: int) -> np.ndarray:
 
 
 def log_odds(probabilities: np.ndarray) -> np.ndarray:
-    """Probabilities as scores that are finite also where a probability was rounded to 0 or 1."""
+    """Probabilities as scores, finite even if a probability was rounded to 0 or 1."""
     inside = np.clip(probabilities.astype(float), 1e-7, 1 - 1e-7)
     return np.log(inside) - np.log1p(-inside)
 
@@ -124,9 +124,9 @@ def log_odds(probabilities: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Curves:
-    slope: np.ndarray  # [C] of the log-odds by the score, below the bend
+    slope: np.ndarray  # [C] of the log-odds in the score, below the bend
     intercept: np.ndarray  # [C]
-    spread: np.ndarray  # [C] standard deviation of the scores, by which slopes can be compared
+    spread: np.ndarray  # [C] standard deviation of the scores, to make slopes comparable
     bend: float  # logarithm of the factor by which slopes are smaller above the bend
     known_proportion: float  # share of the present tags that are known
     known_spread: float = 0.0  # standard deviation of its log-odds
@@ -136,7 +136,7 @@ class Curves:
         return _sigmoid(bent(self.slope * scores + self.intercept, self.bend))
 
     def hidden(self, scores: np.ndarray) -> np.ndarray:
-        """P(present | nobody said anything), where no absence is known."""
+        """P(present | unknown), if no absence is known."""
         chance = self.chance(scores)
         return (1 - self.known_proportion) * chance / np.maximum(1 - self.known_proportion * chance, TINY)
 
@@ -155,8 +155,8 @@ def fit_curves(
 ) -> Curves:
     """Maximum likelihood curves, by damped Fisher scoring.
 
-    Without `known_proportion` it is fitted too. `like` are curves of another model on more of the same data: where few
-    tags are known, slopes and bend are shrunk to those. `start` is an initial point.
+    Without `known_proportion` it is fitted too. `like` are curves of another model on more of the same data: if few
+    tags are known, slopes and bend are shrunk towards those. `start` is an initial point.
     """
     fit = _Fit(bins, known_proportion, like)
     point = fit.first_point() if start is None else fit.point_of(start)
@@ -193,7 +193,7 @@ class _Fit:
 
     def __init__(self, bins: ScoreBins, known_proportion: float | None, like: Curves | None):
         self.bins, self.given = bins, known_proportion
-        self.use = bins.present.sum(0) > 0  # a category without known positives tells nothing
+        self.use = bins.present.sum(0) > 0  # a category without known positives carries no information
         number = np.maximum(bins.count.sum(0), 1)
         self.mean = (bins.count * bins.score).sum(0) / number
         self.spread = np.sqrt((bins.count * (bins.score - self.mean) ** 2).sum(0) / number).clip(TINY)
@@ -240,7 +240,7 @@ class _Fit:
         return float(log[:, self.use].sum() - prior + KNOWN_PRIOR * np.log(known * (1 - known)))
 
     def _chances(self, point: _Point) -> tuple[np.ndarray, float, np.ndarray, np.ndarray]:
-        """p [B, C], k, a [C] and the probability of nothing being said [B, C]."""
+        """p [B, C], k, a [C] and the probability of a label being unknown [B, C]."""
         chance = _sigmoid(bent(point.slope * self.z + point.intercept, point.bend)).clip(TINY, 1 - TINY)
         known = float(_sigmoid(np.array(point.odds)))
         absences = np.maximum((self.bins.count * (1 - chance)).sum(0), TINY)
@@ -250,10 +250,10 @@ class _Fit:
     # --- the next point ---
 
     def direction(self, point: _Point) -> Any:
-        """A function of the damping that gives the next point.
+        """A function from the damping to the next point.
 
-        Slope and intercept of a category meet those of the others only through the two shared numbers: with blocks H
-        of the categories, their coupling X to the shared ones and the shared block S, all is solved by
+        Slope and intercept of a category interact with the others only through the two shared numbers: with blocks H
+        of the categories, their coupling X to the shared ones and the shared block S, the system is solved by
         (S - sum X' H^-1 X) d_shared = g_shared - sum X' H^-1 g.
         """
         own, shared, blocks, shared_block, coupling = self._derivatives(point)
@@ -307,7 +307,7 @@ class _Fit:
         return own, shared, blocks, shared_block, coupling
 
 
-# --- the numbers people ask for ---
+# --- estimates ---
 
 
 class Interval(NamedTuple):
@@ -325,7 +325,7 @@ class Estimates:
 
     num_images: int
     known_proportion: Interval
-    missing: Interval  # tags that are present and that nobody wrote down
+    missing: Interval  # present but unlabelled tags
     map: Interval
     of1: Interval
     cf1: Interval
@@ -339,7 +339,7 @@ class Estimates:
     missing_tags: np.ndarray
 
     def as_json(self, categories: list[str] | tuple[str, ...]) -> dict[str, Any]:
-        """For result.json: numbers are [value, low, high]; the categories by name, null where nothing is known."""
+        """For result.json: numbers are [value, low, high]; categories by name, null if nothing is known."""
         values = asdict(self)
         per_category = {key: values.pop(key) for key in ("ap", "precision", "recall", "missing_tags")}
         record = {key: _rounded(value) if isinstance(value, tuple) else value for key, value in values.items()}
@@ -351,7 +351,7 @@ class Estimates:
 
 
 def estimate_lines(record: dict[str, Any]) -> list[str]:
-    """What `Estimates.as_json` says, in a few lines for people."""
+    """The result of `Estimates.as_json` as a few lines of text."""
 
     def share(key: str, name: str) -> str:
         value, low, high = (100 * number for number in record[key])
@@ -376,7 +376,7 @@ def estimate_quality(
     num_draws: int = 40,
     seed: int = 0,
 ) -> Estimates:
-    """Estimates with bootstrap intervals, for scores of images that the model has not learned from.
+    """Estimates with bootstrap intervals, for scores of images the model was not trained on.
 
     Where the known proportion was estimated elsewhere, give it: it is the number that decides about all others, and a
     few known tags do not determine it. The intervals then count in its uncertainty, as large as it is for the images
@@ -406,7 +406,7 @@ PER_CATEGORY = ("ap", "precision", "recall", "missing_tags")
 
 
 def _numbers(bins: ScoreBins, curves: Curves) -> np.ndarray:
-    """SHARED and then PER_CATEGORY of every category, in a row."""
+    """SHARED, then PER_CATEGORY of every category, as one vector."""
     use = bins.present.sum(0) > 0
     chance = curves.chance(bins.score)
     expected = bins.count * chance  # of present ones in each bin
@@ -427,10 +427,10 @@ def _numbers(bins: ScoreBins, curves: Curves) -> np.ndarray:
 
 
 def expected_ap(bins: ScoreBins, chance: np.ndarray) -> np.ndarray:
-    """[C] expected average precision where images are present with probability `chance` [B, C] of their bin.
+    """[C] expected average precision if images are positive with probability `chance` [B, C] of their bin.
 
     An image at rank r that is present has the precision (1 + the expected number present above it) / r; within a bin
-    the middle rank stands for all.
+    the middle rank represents all.
     """
     expected = bins.count * chance
     before, rank = np.cumsum(expected, axis=0) - expected, np.cumsum(bins.count, axis=0) - bins.count
@@ -439,7 +439,7 @@ def expected_ap(bins: ScoreBins, chance: np.ndarray) -> np.ndarray:
     return (expected * precision).sum(0) / np.maximum(expected.sum(0), TINY)
 
 
-# --- small things ---
+# --- helpers ---
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

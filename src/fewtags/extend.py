@@ -1,6 +1,6 @@
-"""Everything that methods and heads of your own build on, in one place; see docs/how-to/write-your-own-method.md.
+"""Everything your own methods and heads build on, in one place; see docs/how-to/write-your-own-method.md.
 
-These names stay. What they stand for lives in other modules, which may be moved.
+These names are stable. They are defined in other modules, which may move.
 """
 
 from fewtags.contract import Batch, Outputs, Problem, Progress, Start, StepResult, WordVectors

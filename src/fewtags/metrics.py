@@ -1,7 +1,7 @@
 """AP, mAP and the overall and per-category F1 scores, as pure functions of scores and truth.
 
 `scores` is a float matrix [N, C], `truth` a matrix [N, C] of 0/1 or bool, `mask` a bool matrix [N, C]: entries where it
-is False (labels nobody knows) are left out of every count and may hold any truth. Every image counts once.
+is False (unknown labels) are excluded from every count and may have any truth. Every image counts once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class F1Scores(NamedTuple):
 
 @dataclass(frozen=True)
 class Scores:
-    """What is measured of one model on one set of images. All but the counts are from 0 to 1, or NaN."""
+    """The metrics of one model on one set of images. All but the counts are between 0 and 1, or NaN."""
 
     map: float  # mean of the plain AP
     map_voc12: float  # mean of the interpolated AP
@@ -40,7 +40,7 @@ class Scores:
     cr: float
     of1_top3: float
     cf1_top3: float
-    per_category: list[float]  # plain AP of each category, NaN where it has no positive
+    per_category: list[float]  # plain AP of each category, NaN if it has no positives
     num_images: int
     num_categories_left_out: int  # categories without positives: not in map, cp, cr
 
@@ -52,7 +52,7 @@ def average_precision(
 
     Plain: the sum of (R_k - R_{k-1}) P_k over the distinct scores from high to low, as in scikit-learn.
     Interpolated: P_k is replaced by the best precision at that recall or a higher one (all-point interpolation,
-    VOC 2010 and later; the paper's mAP). Equal scores are one threshold in both, so that the order of the images
+    VOC 2010 and later; the paper's mAP). Equal scores are one threshold in both, so the order of the images
     never matters.
     """
     scores, truth, mask = _checked(scores, truth, mask)
@@ -63,7 +63,7 @@ def average_precision(
 def mean_average_precision(
     scores: np.ndarray, truth: np.ndarray, interpolated: bool = False, mask: np.ndarray | None = None
 ) -> float:
-    """Mean of `average_precision` over the categories that have a positive; NaN when none has."""
+    """Mean of `average_precision` over the categories with positives; NaN if there are none."""
     return _mean(average_precision(scores, truth, interpolated, mask))
 
 
@@ -76,13 +76,13 @@ def f1_scores(
 ) -> F1Scores:
     """Overall and per-category precision, recall and F1, as the paper defines them.
 
-    Scores are probabilities; a label is predicted where its score >= threshold (one, or one per category [C]) and,
-    with `top`, where it also is among the image's `top` highest (of equal ones, the first categories). With N_c
+    Scores are probabilities; a label is predicted if its score >= threshold (one, or one per category [C]) and,
+    with `top`, it is also among the image's `top` highest (ties: the first categories). With N_c
     correct, N_p predicted and N_g true labels of a category,
 
         OP = sum N_c / sum N_p     OR = sum N_c / sum N_g     CP = mean N_c / N_p     CR = mean N_c / N_g
 
-    and OF1, CF1 are the harmonic means of OP, OR and of CP, CR. The edges:
+    and OF1, CF1 are the harmonic means of OP, OR and of CP, CR. Edge cases:
 
     - A category that is never predicted has precision 0. The research code gets the same CP by setting its N_p to 1,
       but then adds that 1 to the sum in OP as well; here OP is the formula as printed.
@@ -138,7 +138,7 @@ def _average_precisions(scores: np.ndarray, truth: np.ndarray, mask: np.ndarray)
 
 def _areas(scores: np.ndarray, truth: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Plain and interpolated AP from category-major [C, N] matrices."""
-    negated = np.where(mask, -scores, np.inf)  # masked entries sort last and add nothing to the counts
+    negated = np.where(mask, -scores, np.inf)  # masked entries sort last and do not count
     order = negated.argsort(axis=1)
     negated = np.take_along_axis(negated, order, axis=1)
     hits = np.take_along_axis(truth & mask, order, axis=1).cumsum(axis=1, dtype=np.int32)
@@ -163,14 +163,14 @@ def _predicted(scores: np.ndarray, mask: np.ndarray, threshold: float | np.ndarr
     limit = _float_array(threshold, "The threshold").astype(scores.dtype)  # 0.7 and a float32 score of 0.7 are equal
     if limit.shape not in ((), (num_categories,)):
         raise UserError(
-            f"Thresholds of shape {limit.shape} do not fit {num_categories} categories; give one or one each."
+            f"Thresholds of shape {limit.shape} do not match {num_categories} categories; pass one, or one for each."
         )
     predicted = scores >= limit
     return predicted if top is None else predicted & _among_top(np.where(mask, scores, -np.inf), top)
 
 
 def _among_top(scores: np.ndarray, top: int) -> np.ndarray:
-    """Is a score one of its row's `top` highest? Exactly `top` are; of equal scores the first ones."""
+    """Is a score one of its row's `top` highest? Exactly `top` are; ties go to the first ones."""
     try:
         top = index(top)
     except TypeError:
@@ -179,7 +179,7 @@ def _among_top(scores: np.ndarray, top: int) -> np.ndarray:
         raise UserError(f"top={top} should be at least 1 label per image.")
     if top >= scores.shape[1]:
         return np.ones(scores.shape, dtype=bool)
-    lowest = -np.partition(-scores, top - 1, axis=1)[:, top - 1 : top]  # the last score that is among them
+    lowest = -np.partition(-scores, top - 1, axis=1)[:, top - 1 : top]  # the lowest score among them
     above, equal = scores > lowest, scores == lowest
     places = top - above.sum(axis=1, keepdims=True)
     return above | (equal & (equal.cumsum(axis=1) <= places))
@@ -191,21 +191,19 @@ def _checked(
     """Float scores, bool truth and bool mask of one shape [N, C], or a UserError."""
     scores, truth = _float_array(scores, "Scores"), np.asarray(truth)
     if scores.ndim != 2:
-        raise UserError(f"Scores should be a matrix, images by categories; their shape is {scores.shape}.")
+        raise UserError(f"Scores should be a matrix [images, categories]; their shape is {scores.shape}.")
     mask = np.ones(scores.shape, dtype=bool) if mask is None else np.asarray(mask)
     for name, matrix in (("Truth", truth), ("The mask", mask)):
         if matrix.shape != scores.shape:
             raise UserError(
-                f"{name} has the shape {matrix.shape} and the scores {scores.shape}; they should be the same."
+                f"{name} has shape {matrix.shape}, but the scores have {scores.shape}; they should be equal."
             )
     if mask.dtype != bool:
-        raise UserError(f"The mask holds {mask.dtype}; it should be bool, True where the label counts.")
+        raise UserError(f"The mask has dtype {mask.dtype}; it should be bool, True where the label counts.")
     if truth.dtype != bool:
         wrong = ~np.isin(truth, (0, 1)) & mask
         if wrong.any():
-            raise UserError(
-                f"Truth holds {truth[wrong][0]}; it should be 0 or 1 wherever the mask does not leave it out."
-            )
+            raise UserError(f"Truth contains {truth[wrong][0]}; it should be 0 or 1 wherever the mask is True.")
         truth = truth == 1
     return scores, truth, mask
 

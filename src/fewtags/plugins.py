@@ -1,10 +1,10 @@
-"""What other installed packages add to our tables, by entry points in their pyproject.toml:
+"""Rows that other installed packages add to our tables, through entry points in their pyproject.toml:
 
 [project.entry-points."fewtags.methods"]
 second-opinion = "my_package:SECOND_OPINION"        # a fewtags.extend.Method
 
 [project.entry-points."fewtags.heads"]
-mine = "my_package.heads:MyHead"                    # a class below fewtags.extend.Head
+mine = "my_package.heads:MyHead"                    # a subclass of fewtags.extend.Head
 
 [project.entry-points."fewtags.formats"]
 photo-db = "my_package.photo_db:FORMAT"             # a fewtags.data.formats.Format
@@ -26,7 +26,7 @@ def named(group: str) -> Iterator[EntryPoint]:
 
 
 def loaded(group: str, kind: type[T]) -> Iterator[T]:
-    """What they point to. One that cannot be imported, or is something else, is told and stops no other."""
+    """The objects they point to. One that cannot be imported, or has the wrong type, gives a warning and is skipped."""
     for entry in named(group):
         try:
             found = entry.load()

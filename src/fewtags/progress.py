@@ -1,4 +1,4 @@
-"""Progress of a long job, for people: a bar with time left on a terminal, plain lines elsewhere."""
+"""Progress of a long job: a bar with the time left on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-PLAIN_SECONDS = 30.0  # between two progress lines where there is no terminal
+PLAIN_SECONDS = 30.0  # between two progress lines without a terminal
 
 
 class ProgressBar:
-    """Counts steps of a long job for people: a bar with time left on a terminal, else a line now and then."""
+    """Shows the progress of a long job: a bar with the time left on a terminal, else a line now and then."""
 
     def __init__(self, title: str, total: int, console: Console, quiet: bool = False, unit: str = ""):
         self.title, self.total, self.unit = title, total, unit  # with a unit the speed is shown: "12 images/s"
@@ -28,7 +28,7 @@ class ProgressBar:
             self.bar.start()
 
     def skip(self, count: int) -> None:
-        """`count` steps were done before this run; they do not count for the speed."""
+        """`count` steps were done before this run; they do not count towards the speed."""
         self.done = self.skipped = count
         if self.bar is not None:
             self.bar.update(self.task, completed=count)

@@ -1,4 +1,4 @@
-"""The estimator for Python users, in scikit-learn's manner: fit, predict, predict_proba, score, save, load."""
+"""The Python API, in the style of scikit-learn: fit, predict, predict_proba, score, save, load."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from fewtags.models.saved import SavedModel, load_model
 class Tagger:
     """A multi-label image tagger for partly known tags.
 
-    Parameters are kept as they are given; what `fit` learns ends in an underscore: `classes_`, `thresholds_`,
-    `history_`, `config_`. Any setting of a run can be given in `settings`: ["train.epochs=5", "input.size=448"].
+    Parameters are stored as given; what `fit` learns ends in an underscore: `classes_`, `thresholds_`,
+    `history_`, `config_`. Any setting of a run can be passed in `settings`: ["train.epochs=5", "input.size=448"].
 
     Examples:
         >>> tagger = Tagger().fit("photos/", tags="tags.csv")
@@ -85,15 +85,15 @@ class Tagger:
     def __repr__(self) -> str:
         return f"Tagger(method={self.method!r}, backbone={self.backbone!r})"
 
-    # --- learning ---
+    # --- fitting ---
 
     def fit(self, images: Images, tags: Any = None, **options: Any) -> Tagger:
         """Learn from a folder or file in any known layout, a folder and a tag file, or images with their tags.
 
         Images may be paths, PIL images, arrays [H, W, 3] of bytes, or a data frame with the columns 'image' and 'tags'
-        (and 'split'). `tags` may be a file, a list with the tags of each image as a list or as a text with commas
-        between (what is not listed is unknown), a matrix of 1 present, 0 unknown, -1 absent with `classes=[...]`, or a
-        data frame with a column for each class. `complete=True` says that what is not listed is absent. Other `options`
+        (and 'split'). `tags` may be a file, a list with the tags of each image as a list or as comma-separated
+        text (unlisted tags are unknown), a matrix of 1 present, 0 unknown, -1 absent with `classes=[...]`, or a
+        data frame with one column per class. `complete=True` says that unlisted tags are absent. Other `options`
         go to the reader.
         """
         config = self._config()
@@ -122,29 +122,30 @@ class Tagger:
         self.thresholds_ = saved.thresholds
         self.config_ = dict(saved.training)
 
-    # --- predicting ---
+    # --- prediction ---
 
     def predict_proba(self, images: Images) -> np.ndarray:
-        """[N, C] probabilities, columns as in `classes_`. Images may be whatever `fit` takes."""
+        """[N, C] probabilities, columns as in `classes_`. Images may be anything `fit` accepts."""
         saved = self._fitted()
         rows = []
         for prediction in predict_files(saved, every_image(images), device=self.device):
             if prediction.probabilities is None:
-                raise UserError(f"{prediction.problem} Take it out, or use `fewtags predict`, which skips it.")
+                raise UserError(f"{prediction.problem} Remove it, or use `fewtags predict`, which skips it.")
             rows.append(prediction.probabilities)
         return np.stack(rows)
 
     def predict(
         self, images: Images, *, threshold: float | np.ndarray | None = None, top: int | None = None
     ) -> list[list[str]]:
-        """The tags of each image, most probable first: those that reach `threshold`, at most `top` of them.
+        """The tags of each image, most probable first: those with at least the probability `threshold`, at most `top`
+        of them.
 
-        The threshold is one for all categories or one for each; by default `thresholds_`.
+        The threshold is one for all categories or one per category (default: `thresholds_`).
         """
         probabilities = self.predict_proba(images)
         limits = self.thresholds_ if threshold is None else np.asarray(threshold, dtype=float)
         if limits.shape not in ((), self.classes_.shape):
-            raise UserError(f"threshold= should be a number, or one for each of the {len(self.classes_)} classes.")
+            raise UserError(f"threshold= should be one number, or one per class ({len(self.classes_)} classes).")
         if top is not None and top < 1:
             raise UserError(f"top={top} should be 1 or more.")
         given = probabilities >= limits
@@ -152,7 +153,7 @@ class Tagger:
         return [[str(self.classes_[c]) for c in row if kept[c]][:top] for row, kept in zip(order, given, strict=True)]
 
     def score(self, images: Images, tags: Any = None, **options: Any) -> float:
-        """mAP from 0 to 1. Where labels are unknown only the known ones count, or, without any known absence, unknown
+        """mAP from 0 to 1. If some labels are unknown, only the known ones count, or, if no absence is known, unknown
         counts as absent."""
         categories = self._fitted().categories
         with annotations_of(one_by_one(images, tags), tags, **options) as annotations:
@@ -169,7 +170,7 @@ class Tagger:
             raise UserError("This Tagger is not fitted yet; call fit(...) first, or Tagger.load(folder).")
         return self._saved
 
-    # --- labels that change (method "instant") ---
+    # --- changing labels (method "instant") ---
 
     @overload
     def features(self, images: Images, *, return_paths: Literal[False] = False) -> np.ndarray: ...
@@ -178,26 +179,26 @@ class Tagger:
     def features(self, images: Images, *, return_paths: Literal[True]) -> tuple[np.ndarray, list[str]]: ...
 
     def features(self, images: Images, *, return_paths: bool = False) -> Any:
-        """[N, D] unit-length features, for `relabel` and `rerank`; with `return_paths` also which images they are of.
+        """[N, D] unit-length features, for `relabel` and `rerank`; with `return_paths` also the paths of their images.
 
-        An image that cannot be read has no row: a warning names it, and the rows after it move up. Who needs to know
-        which row is which asks for the paths.
+        An unreadable image has no row: a warning names it, and the rows after it move up. To know
+        which row is which, ask for the paths.
         """
         chosen, unreadable = every_image(images), dict[int, str]()
         features = pooled_features(self._fitted(), chosen, device=self.device, unreadable=unreadable)
         for problem in unreadable.values():
-            warnings.warn(f"Left out: {problem}", stacklevel=2)
+            warnings.warn(f"Skipped: {problem}", stacklevel=2)
         kept = [row for row in range(len(chosen)) if row not in unreadable]
         if not kept:
-            raise UserError(f"Not a single image could be read: {next(iter(unreadable.values()))}")
+            raise UserError(f"None of the images could be read: {next(iter(unreadable.values()))}")
         rows = unit_length(features[kept]).numpy()
         return (rows, [name_of(chosen[row], row) for row in kept]) if return_paths else rows
 
     def relabel(self, feature: np.ndarray, tag: str, label: int) -> None:
-        """Learn at once that an image of this feature has the `label` 1, 0 (unknown) or -1 for `tag`.
+        """Learn immediately that the image with this feature has the `label` 1, 0 (unknown) or -1 for `tag`.
 
-        It takes the same time however many images there are. What the label was before is remembered, so that saying
-        the same again changes nothing.
+        The time does not depend on the number of images. The previous label is remembered, so repeating
+        the same label changes nothing.
         """
         if label not in (PRESENT, UNKNOWN, ABSENT):
             raise UserError(f"The label of '{tag}' should be 1 (present), 0 (unknown) or -1 (absent); it is {label!r}.")
@@ -205,7 +206,7 @@ class Tagger:
         head.relabel(self._features(feature, ndim=1), category, int(label))
 
     def rerank(self, tag: str, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of `features` from the likeliest for `tag` down, and their probabilities in that order."""
+        """Rows of `features`, most likely for `tag` first, and their probabilities in that order."""
         head, category = self._closed_form(), self._category(tag)
         model, rows = head.discriminant, self._features(features, ndim=2)
         names = head.name_scores(rows)
@@ -214,7 +215,7 @@ class Tagger:
         return order.numpy(), probabilities[order].numpy()
 
     def _features(self, features: Any, ndim: int) -> torch.Tensor:
-        """Features as `Tagger.features` gives them: one [D] or many [N, D]."""
+        """Features as returned by `Tagger.features`: one [D] or many [N, D]."""
         array = np.asarray(features)
         size = self._fitted().classifier.neck.num_channels
         if array.dtype.kind != "f" or array.ndim != ndim or array.shape[-1] != size:
@@ -224,14 +225,14 @@ class Tagger:
                 f"tagger.features(...); these are {array.dtype} of shape {list(array.shape)}."
             )
         if not np.isfinite(array).all():
-            raise UserError("The features hold numbers that are not finite.")
+            raise UserError("The features contain non-finite numbers.")
         return torch.from_numpy(array.astype(np.float32, copy=False))
 
     def _closed_form(self) -> ClosedFormHead:
         head = self._fitted().classifier.head
         if not isinstance(head, ClosedFormHead) or head.discriminant.told is None:
             raise UserError(
-                f"Only the method 'instant' learns label by label; this tagger was fitted by '{self.method}'."
+                f"Only the method 'instant' can learn label by label; this tagger was fitted with '{self.method}'."
             )
         return head
 
@@ -241,7 +242,7 @@ class Tagger:
             raise UserError(f"The tagger does not know '{tag}'; {did_you_mean(tag, names)}")
         return names.index(tag)
 
-    # --- keeping ---
+    # --- saving and loading ---
 
     def save(self, folder: str | Path) -> None:
         """Write config.json, labels.json, model.safetensors and README.md, a model card."""
@@ -251,7 +252,7 @@ class Tagger:
     def load(cls, folder: str | Path) -> Tagger:
         """A tagger from the folder that `save` wrote, or from a finished run.
 
-        It has the settings it was fitted with. `fit` learns anew with them, starting from this model's backbone.
+        It has the settings it was fitted with. `fit` starts over with them, from this model's backbone.
         """
         saved = load_model(folder)
         settings = changed_settings(saved.training)
@@ -301,18 +302,18 @@ class Tagger:
         return cls.load(hub.download(repo, token=token, revision=revision, endpoint=endpoint, cache_dir=cache_dir))
 
 
-GIVEN_ELSEWHERE = (  # as a parameter of Tagger, with the data, or for one machine only
+GIVEN_ELSEWHERE = (  # a parameter of Tagger, passed with the data, or specific to one machine
     "data.source", "data.tags", "data.format", "data.options", "cache.folder", "words.source", "method.name", "seed",
     "model.backbone", "model.pretrained", "model.weights", "train.device",
 )  # fmt: skip
 
 
 def changed_settings(training: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings a tagger was trained with, less those that its method has anyway, by dotted name."""
+    """The settings a tagger was trained with that differ from its method's defaults, by dotted name."""
     method = training.get("method", {})
     try:
         usual = flat(load_config(method={"name": method.get("name"), "profile": method.get("profile")}).nested())
-    except UserError:  # a method that is not known here
+    except UserError:  # an unknown method
         usual = {}
     usual |= {"method.profile": "default"}
     record = flat(training)
@@ -323,18 +324,18 @@ def changed_settings(training: Mapping[str, Any]) -> dict[str, Any]:
     }
     from_scratch = not record.get("model.pretrained", True) and not record.get("model.weights")
     if from_scratch and record.get("model.train_from") == "auto":
-        changed["model.train_from"] = "all"  # as it was, though it has weights to start from now
+        changed["model.train_from"] = "all"  # as it was, although it now has weights to start from
     return changed
 
 
 def one_by_one(images: Images, tags: Any) -> Images:
-    """Of a folder whose tags are given as a list or a matrix, its images in sorted order; else `images` themselves."""
+    """For a folder whose tags are a list or a matrix, its images in sorted order; else `images` unchanged."""
     read_together = tags is None or isinstance(tags, str | Path) or image_column(tags)
     return images if read_together or not isinstance(images, str | Path) else find_images([images])
 
 
 def every_image(images: Images) -> list[Path | Picture]:
-    """Images one by one; of a folder all below it."""
+    """Images as a list; for a folder, all images below it."""
     if isinstance(images, Annotations):
         return listed(images)
     chosen = listed(images)

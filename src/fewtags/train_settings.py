@@ -15,16 +15,16 @@ from fewtags.settings import Settings
 
 class CacheConfig(Settings):
     enabled: bool | Literal["auto"] = "auto"
-    """Compute features once and keep them for this and later runs: auto, if the whole backbone is frozen, what the head
-    looks at; true, the maps of all frozen stages; false, compute them in every epoch."""
+    """Compute features once and cache them for this and later runs: auto caches what the head needs if the whole
+    backbone is frozen; true caches the maps of all frozen stages; false recomputes them in every epoch."""
     views: int = Field(4, ge=1)
-    """Augmented views of each training image that are kept; epoch e trains on view e mod views."""
+    """Number of cached augmented views per training image; epoch e trains on view e mod views."""
     folder: str | None = None
-    """Where caches are kept; by default fewtags/features in the user's cache folder."""
+    """Cache folder; default: fewtags/features in the user's cache folder."""
     dtype: Literal["bf16", "fp16", "fp32"] = "fp16"
-    """Numbers on disk."""
+    """Number type on disk."""
     runtime: Literal["auto", "torch", "torch-bf16", "onnxruntime", "openvino", "openvino-bf16"] = "auto"
-    """What computes the features on a CPU; auto times those that are installed and takes the fastest."""
+    """Runtime that computes the features on a CPU; auto times the installed ones and uses the fastest."""
 
 
 class TrainConfig(Settings):
@@ -41,33 +41,34 @@ class TrainConfig(Settings):
     head_lr_scale: float = Field(10.0, gt=0)
     """Learning rate of neck, head and objective, as a multiple of `lr`; 1 in the paper."""
     weight_decay: float = Field(0.01, ge=0)
-    """Of weights; 5e-4 in the paper, where adam couples it with the gradient."""
+    """Weight decay; 5e-4 in the paper, where adam couples it with the gradient."""
     decay_all: bool = False
-    """Decay biases and normalisation layers too, as in the paper."""
+    """Apply weight decay to biases and normalisation layers too, as in the paper."""
     schedule: Literal["cosine", "step", "none"] = "cosine"
-    """How the learning rate falls: along a cosine to 0, in steps as in the paper, or not at all."""
+    """Learning rate schedule: cosine to 0, step as in the paper, or constant."""
     step_epochs: int = Field(10, ge=1)
     """With schedule=step: epochs between two steps."""
     step_gamma: float = 0.1
     """With schedule=step: factor on the learning rate at each step."""
     warmup_epochs: float = Field(0.0, ge=0)
-    """Epochs over which the learning rate rises linearly from 0."""
+    """Warm-up: epochs over which the learning rate rises linearly from 0."""
     ema: float = Field(0.0, ge=0, lt=1)
-    """Decay of the moving average of the weights that is evaluated and exported; 0 for none, 0.9997 is common."""
+    """Decay of the moving average of the weights (EMA) that is evaluated and exported; 0 disables it, 0.9997 is
+    common."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """auto: bf16 on a CUDA device that has it, else fp32."""
+    """auto: bf16 on a CUDA device that supports it, else fp32."""
     channels_last: bool = True
-    """Memory layout of images and maps that convolutions are faster with; results are the same."""
+    """Channels-last memory layout, which makes convolutions faster; results are the same."""
     compile: bool = False
     """torch.compile the model."""
     device: str = "auto"
-    """auto, cpu, cuda, cuda:1 or mps; auto takes a GPU where there is one."""
+    """auto, cpu, cuda, cuda:1 or mps; auto uses a GPU if there is one."""
     workers: int | None = None
-    """Threads that read images; by default as many as there are cores. 0 reads them between the steps."""
+    """Threads that read images (default: one per core). 0 reads them between steps."""
     evaluate_every: int = Field(1, ge=1)
     """Epochs between two evaluations; the last epoch is always evaluated."""
     best_by: Literal["map", "map_voc12"] = "map"
-    """What makes an epoch the best one: plain mAP, or the interpolated one of VOC 2012, as in the paper."""
+    """The metric that selects the best epoch: plain mAP, or the interpolated one of VOC 2012, as in the paper."""
 
     sync_batch_norm: bool = True
     """Under several processes: batch norm that is trained takes mean and variance over the images of all of them."""

@@ -6,7 +6,7 @@ import html
 
 
 def plural(number: int, word: str, plural_word: str = "") -> str:
-    """1 image, 2 images, 1,000 images; where an s is not enough the plural is given."""
+    """1 image, 2 images, 1,000 images; irregular plurals are passed in."""
     return f"{number:,} {word if number == 1 else plural_word or word + 's'}"
 
 

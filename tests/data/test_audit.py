@@ -53,7 +53,7 @@ def test_nothing_is_found_in_a_clean_set(clean):
         "  cat  3 / 1 / 0",
         "  dog  3 / 0 / 1",
         "",
-        "Training can start; nothing found.",
+        "Training can start; no findings.",
     ]
 
 
@@ -81,7 +81,7 @@ def test_equal_pixels_are_duplicates_and_across_splits_a_leak(clean, tmp_path):
     Image.open(tmp_path / "0.png").save(tmp_path / "5.png", compress_level=0)  # other bytes, the same pixels
     result = audit(clean)
     assert kinds(result) == {"duplicate image": ["1.png"], "duplicate across splits": ["5.png"]}
-    assert "is 0.png in train, and this one is in test" in result.render()
+    assert "is 0.png in train, this one in test" in result.render()
     assert not result.fatal
 
 

@@ -109,7 +109,7 @@ def test_no_layout_says_what_was_found(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="it is empty"):
         read_annotations(tmp_path)
     make(tmp_path, {"1.jpg": "", "2.jpg": ""})
-    with pytest.raises(UserError, match=r"it holds 1\.jpg, 2\.jpg, and no tags"):
+    with pytest.raises(UserError, match=r"it contains 1\.jpg, 2\.jpg, but no tags"):
         read_annotations(tmp_path)
     with pytest.raises(UserError, match=r"a file ending in '\.jpg'"):
         read_annotations(tmp_path / "1.jpg")
@@ -127,7 +127,7 @@ def test_mistakes_in_the_call(tmp_path: Path) -> None:
         read_annotations(tmp_path, format="onehot", zero="maybe")
     with pytest.raises(UserError, match="does not exist"):
         read_annotations(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="should be the folder of the images"):
+    with pytest.raises(UserError, match="should be the image folder"):
         read_annotations(tmp_path / "1.jpg", tags=tmp_path / "tags.csv")
 
 
@@ -217,7 +217,7 @@ def test_one_image_in_two_tags_folders_has_both_tags(tmp_path: Path) -> None:
         "cat/2.jpg": [1, 0],
         "dog/2.jpg": [0, 1],
     }
-    assert "1 copy of an image joined" in annotations.notes[0]
+    assert "1 copy of an image merged" in annotations.notes[0]
 
 
 def test_split_folders_above_the_tags(tmp_path: Path) -> None:
@@ -242,11 +242,11 @@ def test_list_files_make_the_splits(tmp_path: Path) -> None:
         "dog/2.jpg": "train",
         "dog/3.jpg": "test",
     }
-    assert "1 image not in them left out" in both.notes[-1]
+    assert "1 image not in them skipped" in both.notes[-1]
     test_only = read_annotations(source, test_list=tmp_path / "test.txt", categories=tmp_path / "tags.txt")
     assert test_only.splits.tolist() == ["train", "train", "test", "train"]
     assert test_only.categories == ["dog", "cat"]
-    with pytest.raises(DataError, match="names no image"):
+    with pytest.raises(DataError, match="None of the names in"):
         read_annotations(source, test_list=tmp_path / "none.txt")
     with pytest.raises(UserError, match="cannot be read"):
         read_annotations(source, test_list=tmp_path / "gone.txt")

@@ -85,7 +85,7 @@ def test_voc_2012_tests_on_its_val_list(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="VOC2007, VOC2012; choose one with year="):
         read_annotations(tmp_path)
     assert read_annotations(tmp_path, year=2007).name == "voc2007"
-    with pytest.raises(UserError, match="holds no VOC2010"):
+    with pytest.raises(UserError, match="contains no VOC2010"):
         read_annotations(tmp_path, year=2010)
 
 
@@ -188,7 +188,7 @@ def test_coco_chosen_categories_and_years(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="instances of 2014, 2017; choose one with year="):
         read_annotations(tmp_path)
     assert read_annotations(tmp_path, year=2017).name == "coco2017"
-    with pytest.raises(UserError, match=r"holds no instances_\*2015"):
+    with pytest.raises(UserError, match=r"has no instances_\*2015"):
         read_annotations(tmp_path, year=2015)
 
 
@@ -210,7 +210,7 @@ def test_coco_problems(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ('{"images": [', "cannot be read as JSON"),
-        ('{"images": []}', "no list called 'annotations'"),
+        ('{"images": []}', "no list 'annotations'"),
         ('{"images": [], "annotations": [], "categories": []}', "0 images and 0 categories"),
         ('{"images": [{"id": 1}], "annotations": [], "categories": []}', "lacks 'file_name'"),
         ('{"images": [{"id": "x", "file_name": 1}], "annotations": [], "categories": []}', "malformed"),

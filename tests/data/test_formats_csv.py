@@ -1,4 +1,4 @@
-"""CSV with a tag column and one-hot CSV: what is understood, what is said, what is left out."""
+"""CSV with a tag column and one-hot CSV: what is read, what is reported, what is skipped."""
 
 from __future__ import annotations
 
@@ -162,15 +162,15 @@ def test_images_are_found_beside_the_file_and_in_a_folder_beside_it(photos: Path
     ("text", "sentence"),
     [
         (b"", "is empty"),
-        (b"image,tags\n", "nothing below it"),
+        (b"image,tags\n", "but no rows"),
         (b"image,tags\nx.jpg,cat\ny.jpg,dog\n", "None of the 2 images"),
         (b"\x89PNG\0\0\0", "binary data"),
         (b"image,tags\na.jpg,\nb.jpg,\n", "has no tag"),
         (b"image,colour,size\na.jpg,red,big\n", "Which column"),
         (b"words,more\nx,y\n", "No column"),
-        (b"a.jpg\nb.jpg\n", "one column"),
-        (b"image\na.jpg\n", "no column besides image"),
-        (b'image,tags\na.jpg,"cat\nb.jpg,dog\n', "quotation mark not closed"),
+        (b"a.jpg\nb.jpg\n", "only an image column"),
+        (b"image\na.jpg\n", "only the columns image"),
+        (b'image,tags\na.jpg,"cat\nb.jpg,dog\n', "unclosed quotation mark"),
         (b'image,tags\na.jpg,"' + b"x" * 200_000, "cannot be read as CSV"),
     ],
 )

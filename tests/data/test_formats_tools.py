@@ -64,8 +64,8 @@ def test_open_images_verified_labels_are_present_or_absent_and_the_rest_unknown(
         "validation/0003.jpg": "val",
         "train/0004.jpg": "train",
     }
-    assert "1 label of images that are not here passed over." in annotations.notes
-    assert any("1 image of" in note and "kept as unknown" in note for note in annotations.notes)
+    assert "1 label for images that are not here skipped." in annotations.notes
+    assert any("1 image in" in note and "kept as unknown" in note for note in annotations.notes)
     assert annotations.ids is not None
     assert annotations.ids[0] == "0001"
 
@@ -74,7 +74,7 @@ def test_open_images_machine_labels_count_only_when_asked(tmp_path: Path) -> Non
     make(tmp_path, {"train-machine.csv": LABELS + "1,machine,dog,0.9\n1,machine,cat,0.4\n1,human,cow,1\n", "1.jpg": ""})
     assert read_annotations(tmp_path).categories == ["cow"]
     assert read_annotations(tmp_path, min_confidence=0.8).categories == ["cow", "dog"]
-    assert "without names for its class ids" in read_annotations(tmp_path).notes[1]
+    assert "without class names" in read_annotations(tmp_path).notes[1]
 
 
 def test_open_images_problems(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_open_images_problems(tmp_path: Path) -> None:
     assert tags_of(annotations) == {"1.jpg": {"dog"}}
     assert [finding.kind for finding in annotations.findings] == ["malformed row", "malformed row", "conflicting label"]
     (tmp_path / "1.jpg").unlink()
-    with pytest.raises(DataError, match=r"None of the images that .* names is in"):
+    with pytest.raises(DataError, match=r"None of the images listed in .* is in"):
         read_annotations(tmp_path)
 
 
@@ -374,7 +374,7 @@ def test_a_dataframe_with_one_column_per_tag(frame: Any) -> None:
 
 def test_mistakes_with_dataframes(frame: Any) -> None:
     table = frame({"image": ["a.jpg"], "x": ["cat"], "y": ["dog"]})
-    with pytest.raises(UserError, match="name that of the tags as tags="):
+    with pytest.raises(UserError, match="pass the tag column as tags="):
         Annotations.from_dataframe(table)
     with pytest.raises(UserError, match="no column 'z'"):
         Annotations.from_dataframe(table, tags="z")

@@ -57,7 +57,7 @@ def test_what_exiftool_embeds_is_read_in_every_format(tmp_path: Path) -> None:
     annotations = read_annotations(tmp_path)
     expected = {"dog", "Zürich, alt", "animal", "pet"}
     assert tags_of(annotations) == {Path(file).name: expected for file in files}
-    assert "keywords in and beside the photos, 0 without" in annotations.notes[0]
+    assert "keywords in and next to the photos, 0 without" in annotations.notes[0]
     leaves = read_annotations(tmp_path, hierarchy="leaf")
     assert leaves.categories == ["Zürich, alt", "dog"]
 
@@ -125,7 +125,7 @@ def test_keywords_that_fewtags_wrote_are_not_read_as_a_person_s(tmp_path: Path) 
     photo(tmp_path / "a.jpg", xmp=packet(["sea", "boat"], more=own))
     annotations = read_annotations(tmp_path)
     assert annotations.categories == ["sea"]
-    assert "1 keyword that fewtags itself had written left out" in annotations.notes[-1]
+    assert "1 keyword written by fewtags itself skipped" in annotations.notes[-1]
     assert read_annotations(tmp_path, predicted=True).categories == ["boat", "sea"]
 
 
@@ -170,7 +170,7 @@ BOMB = (
     ("content", "sentence"),
     [
         (BOMB, "declares a DTD or entities"),
-        (b"<html><body>hello</body></html>", "no XMP: there is no rdf:RDF"),
+        (b"<html><body>hello</body></html>", "not XMP: it has no rdf:RDF"),
         (b'{"tags": ["dog"]}', "cannot be read: not well-formed"),
         (packet(["dog"])[:200], "cannot be read"),
         (b'<?xml version="1.0" encoding="gb2312"?><a/>', "cannot be read"),

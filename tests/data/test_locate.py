@@ -30,7 +30,7 @@ def test_photos_in_no_row_are_kept_as_unknown_and_counted(tmp_path: Path) -> Non
     annotations = read(photos)
     assert annotations.images == ["b.jpg", "a.jpg", "sub/c.jpg"]
     assert annotations.labels.tolist() == [[1, -1], [0, 0], [0, 0]]
-    assert f"2 images of {photos} in no row kept as unknown." in annotations.notes
+    assert f"2 images in {photos} without a row kept as unknown." in annotations.notes
     assert len(read(photos, keep_untagged=False)) == 1
 
 
@@ -87,7 +87,7 @@ def test_absolute_paths_are_fine_inside_the_folder_and_refused_outside(tmp_path:
     assert annotations.images == ["a.jpg"]
     assert [finding.kind for finding in annotations.findings] == ["image outside the folder"]
     (tmp_path / "tags.csv").write_text("image,tags\n/etc/passwd.jpg,cat\n")
-    with pytest.raises(UserError, match=r"are outside .*; give the folder they are in .* or use --allow-outside"):
+    with pytest.raises(UserError, match=r"are outside .*; pass their folder.* or use --allow-outside"):
         read(photos)
 
 
@@ -96,7 +96,7 @@ def test_a_bare_name_is_the_only_photo_of_that_name_below(tmp_path: Path) -> Non
     photos = make(tmp_path / "photos", names, "image,tags\nx.jpg,cat\ny,dog\ntwice.jpg,cow\n")
     annotations = read(photos, keep_untagged=False)
     assert annotations.images == ["2021/x.jpg", "2022/y.jpg"]
-    assert any("2 images were found by their names" in note for note in annotations.notes)
+    assert any("2 images were found by name" in note for note in annotations.notes)
     assert annotations.findings[0].kind == "missing image"
 
 
@@ -123,10 +123,10 @@ def test_raw_and_heic_are_called_what_they_are(tmp_path: Path, monkeypatch: pyte
         ("unsupported image", "4"),
         ("missing image", "6"),
     ]
-    assert "b.CR2 is a RAW photo, which fewtags does not develop; export it as JPEG" in annotations.findings[0].message
+    assert "b.CR2 is a RAW photo, which fewtags cannot read; export it as JPEG" in annotations.findings[0].message
     assert "pip install 'fewtags[heic]'" in annotations.findings[1].message
     assert (
-        f"Skipped in {photos}: 1 HEIC photo (pip install 'fewtags[heic]' to read them) and 3 RAW photos"
+        f"Skipped in {photos}: 1 HEIC photo (to read them: pip install 'fewtags[heic]') and 3 RAW photos"
         in annotations.notes[-1]
     )
 

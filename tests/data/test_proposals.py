@@ -26,9 +26,9 @@ def test_what_is_proposed_and_what_is_not() -> None:
     assert pairs() == {
         "dogs": ("dog", "plural"),
         "berries": ("berry", "plural"),
-        "long_hair": ("long hair", "blanks, marks or accents"),
-        "cafe": ("café", "blanks, marks or accents"),
-        "1 best": ("#1: best", "blanks, marks or accents"),
+        "long_hair": ("long hair", "spaces, punctuation or accents"),
+        "cafe": ("café", "spaces, punctuation or accents"),
+        "1 best": ("#1: best", "spaces, punctuation or accents"),
         "elephnat": ("elephant", "one letter"),
     }
 
@@ -66,7 +66,7 @@ def test_no_proposal_is_a_usable_file_too(tmp_path: Path) -> None:
 def test_an_edited_file_is_never_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "aliases.yaml"
     file.write_text("merge: {dog: [hund]}\n")
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         write_proposals([], file)
     assert "hund" in file.read_text()
 

@@ -50,7 +50,7 @@ def tags_of(annotations: Annotations, state: int = 1) -> list[set[str]]:
 def test_spellings_of_one_tag_are_joined_and_it_is_said(source: Path) -> None:
     annotations = read_annotations(source)
     assert tags_of(annotations) == [{"dog", "puppy"}, {"dog"}, {"dogs"}, {"cat", "untagged"}]
-    (note,) = [note for note in annotations.notes if "joined" in note]
+    (note,) = [note for note in annotations.notes if "merged" in note]
     assert "'Dog'" in note
     assert "as 'dog'" in note
     assert "merge_case=false" in note
@@ -75,8 +75,8 @@ def test_aliases_merge_rename_imply_and_exclude(source: Path) -> None:
     annotations = read_annotations(source, aliases=file)
     assert tags_of(annotations) == [{"dog", "puppy", "animal"}, {"dog"}, {"dog"}, {"kitty"}]
     assert tags_of(annotations, -1) == [set(), set(), {"animal", "puppy"}, set()]  # no animal, so no puppy
-    (note,) = [note for note in annotations.notes if note.startswith(f"By {file}")]
-    assert all(words in note for words in ("'dogs' as 'dog'", "'cat' as 'kitty'", "left out 'untagged'", "'puppy'"))
+    (note,) = [note for note in annotations.notes if note.startswith(f"Aliases in {file}")]
+    assert all(words in note for words in ("'dogs' as 'dog'", "'cat' as 'kitty'", "excluded 'untagged'", "'puppy'"))
     assert annotations.renamed_tags["untagged"] is None
 
 
@@ -125,10 +125,10 @@ def test_numbers_dates_and_yes_are_tags_in_a_file_of_aliases(photos: Path) -> No
         ("merg: {a: b}", "did you mean 'merge'"),
         ("- a\n- b", "should hold the sections"),
         ("merge: [a, b]", "merge should be lines of"),
-        ("merge: {dog: [[a]]}", "where a tag should be"),
-        ("merge: {dog: ['  ']}", "where a tag should be"),
+        ("merge: {dog: [[a]]}", "where a tag is expected"),
+        ("merge: {dog: ['  ']}", "where a tag is expected"),
         ("merge: {dog: [x], cat: [X]}", "gives 'X' two names"),
-        ("rename: {a: [b, c]}", "it takes one"),
+        ("rename: {a: [b, c]}", "only one is allowed"),
         ("rename: {a: b, b: c, c: a}", "in a circle"),
         ("implies: [puppy]", "write it as: puppy => dog, animal"),
         ("merge: {a: [b}", "is not valid YAML"),

@@ -197,7 +197,7 @@ def test_a_sidecar_that_cannot_be_read_is_left_as_it_is_and_named(tmp_path: Path
     sentence, _ = write("xmp", {image: {"dog": 0.9}})
     assert sidecar.read_bytes() == content
     assert str(sidecar) in sentence
-    assert "left as they are" in sentence
+    assert "not changed because" in sentence
     assert "\n" not in sentence
 
 
@@ -329,7 +329,7 @@ def test_label_studio_tasks_are_new_or_those_of_an_export(tmp_path: Path) -> Non
 
 def test_images_that_label_studio_could_not_reach_are_refused(tmp_path: Path) -> None:
     image = photo(tmp_path / "photos" / "a.jpg")
-    with pytest.raises(UserError, match="name the folder that Label Studio serves with -o root="):
+    with pytest.raises(UserError, match="set -o root= to the folder that Label Studio serves"):
         write("labelstudio", {image: {"dog": 0.9}}, file=tmp_path / "elsewhere" / "tasks.json")
 
 

@@ -298,4 +298,4 @@ def test_much_is_announced_before_it_is_written(own, backbone, tmp_path, monkeyp
         own, backbone, INPUT, CacheConfig(folder=str(tmp_path / "cache")), augment=True, batch_size=4,
         device=torch.device("cpu"), log=log,
     )  # fmt: skip
-    assert f"Feature maps of all images are kept in {tmp_path / 'cache'}" in capsys.readouterr().err
+    assert f"Feature maps of all images are cached in {tmp_path / 'cache'}" in capsys.readouterr().err

@@ -107,7 +107,7 @@ def test_resuming_a_finished_run_says_so_and_gives_its_result(method, patches, t
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "run").rglob("*")}
     data = split_data(patches, config.data, 0)
     again = training.train(config, tmp_path / "run", data=data, resume=True)
-    assert "finished: there is nothing to resume" in capsys.readouterr().err
+    assert "finished; there is nothing to resume" in capsys.readouterr().err
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "run").rglob("*")} == before
     assert replace(again, seconds=0, best={}) == replace(result, seconds=0, best={})
 
@@ -119,7 +119,7 @@ def test_a_run_that_lacks_only_its_result_makes_it(patches, tmp_path, capsys):
     (tmp_path / "run/result.json").unlink()
     data = split_data(patches, config.data, 0)
     assert training.train(config, tmp_path / "run", data=data, resume=True).last == result.last
-    assert "all epochs are trained" in capsys.readouterr().err
+    assert "all epochs are done" in capsys.readouterr().err
 
 
 def test_no_run_is_written_over(patches, tmp_path, monkeypatch):
@@ -127,11 +127,11 @@ def test_no_run_is_written_over(patches, tmp_path, monkeypatch):
     stop_after(2, monkeypatch)
     with pytest.raises(Interrupted):
         run(config, tmp_path / "run", patches)
-    with pytest.raises(UserError, match="can be resumed"):
+    with pytest.raises(UserError, match="already contains a run; resume it"):
         run(config, tmp_path / "run", patches)
     run(config, tmp_path / "run", patches, resume=True)
     log = (tmp_path / "run/metrics.jsonl").read_bytes()
-    with pytest.raises(UserError, match="holds a finished run already"):
+    with pytest.raises(UserError, match="already contains a finished run"):
         run(config, tmp_path / "run", patches)
     assert (tmp_path / "run/metrics.jsonl").read_bytes() == log
 
@@ -193,7 +193,7 @@ def test_resuming_on_other_data_is_refused(patches, tmp_path):
     run(TinyConfig.make(), tmp_path / "run", patches)
     (tmp_path / "run/result.json").unlink()  # not finished, then
     other = split_data(patches, TinyConfig.make("data.mask_seed=1").data, 0)
-    with pytest.raises(UserError, match="training data changed"):
+    with pytest.raises(UserError, match="training data has changed"):
         training.train(TinyConfig.make(), tmp_path / "run", data=other, quiet=True, resume=True)
 
 

@@ -196,7 +196,7 @@ def test_other_settings_in_the_same_folder_are_refused(grid, tmp_path):
     (folder / run.name / "config.yaml").write_text(run.config.to_yaml())
     check_settings(run, RunFolder(folder / run.name))
     other = read_grid(grid({"an": None}, [0.5], lr=0.5, device="auto"))[0]
-    with pytest.raises(UserError, match=r"made with train.lr=0.0001, and the grid says 0.5"):
+    with pytest.raises(UserError, match=r"run with train.lr=0.0001, but the grid has 0.5"):
         check_settings(other, RunFolder(folder / run.name))
 
 

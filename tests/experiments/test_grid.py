@@ -74,12 +74,12 @@ def test_only_the_settings_under_vary_take_the_seed(grid):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("methods: {an: }\ndatasets: {a: }\nparts: [{methods: [am]}]", "names the method 'am'; it takes: an"),
+        ("methods: {an: }\ndatasets: {a: }\nparts: [{methods: [am]}]", "has an unknown method 'am'; choose from: an"),
         ("methods: {am: }\ndatasets: {a: }\nparts: [{}]", "'am'"),
         ("method: {an: }\ndatasets: {a: }\nparts: [{}]", "did you mean 'methods'"),
         ("methods: {an: {train: {lrr: 1}}}\ndatasets: {a: }\nparts: [{}]", "'lrr'; did you mean 'lr'"),
-        ("methods: {an: }\ndatasets: {a: }\nparts: []", "plans no run"),
-        ("methods: {an: }\ndatasets: {a: }\nparts: [{settings: {am: {}}}]", "names the method 'am'"),
+        ("methods: {an: }\ndatasets: {a: }\nparts: []", "defines no runs"),
+        ("methods: {an: }\ndatasets: {a: }\nparts: [{settings: {am: {}}}]", "has an unknown method 'am'"),
     ],
 )
 def test_a_wrong_grid_is_explained(wrong, message, tmp_path):

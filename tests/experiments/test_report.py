@@ -83,7 +83,7 @@ def test_it_leads_with_a_sentence_and_pictures(page, runs):
     best = max((run for run in find_runs([runs]) if run.proportion == 0.3), key=lambda run: run.result["test"]["map"])
     known = sum(best.data["known_positives"])
     assert lead.startswith(f"{best.method}")
-    assert f"learned 3 tags from 36 images with {known} tags written down, 30 % of those that apply." in lead
+    assert f"learned 3 tags from 36 images with {known} known tags, 30 % of those that apply." in lead
     assert f"On 12 test images its mean average precision is {100 * best.result['test']['map']:.1f} %" in lead
     assert "the best of 3 methods" in lead
     assert page.index('<section id="images">') < page.index("<table")
@@ -97,7 +97,7 @@ def test_what_the_acronyms_mean_stands_beside_them(page):
         "CF1": "averaged over the categories",
     }.items():
         assert re.search(rf"<dt>{term}</dt><dd>[^<]*{words}", scores)
-    assert re.search(r"<dt>theta_pos</dt><dd>the threshold θ⁺: [^<]*taken as present", decisions)
+    assert re.search(r"<dt>theta_pos</dt><dd>the threshold θ⁺: [^<]*treated as present", decisions)
 
 
 def section(page: str, name: str) -> str:
@@ -124,8 +124,8 @@ def test_the_legend_names_only_the_lines_that_a_method_has():
 def test_images_and_heat_maps_are_embedded(page):
     """Of each of eight test images, and of up to two of its tags."""
     text = section(page, "images")
-    assert "The heat maps show which places spoke for a tag." in text
-    maps = text.count('alt="Where ')
+    assert "The heat maps show the evidence for a tag." in text
+    maps = text.count('alt="Heat map')
     assert text.count("data:image/jpeg;base64,") == 8 + maps
     assert 8 <= maps <= 16
 
@@ -195,7 +195,7 @@ def test_it_works_without_the_images(runs, tmp_path):
     assert "data:image" not in page
     assert '<section id="categories">' in page
     assert len(said) == 1
-    assert re.search(r"No pictures: .*gone\.jsonl does not exist\..*say where it is now with --data\.", page)
+    assert re.search(r"No pictures: .*gone\.jsonl does not exist\..*pass its new location with --data\.", page)
 
 
 # --- tags found ---
@@ -204,7 +204,7 @@ def test_it_works_without_the_images(runs, tmp_path):
 def test_found_tags_are_counted_and_shown(page, runs):
     """Per category, against the truth that was hidden, with the pictures of the most certain ones."""
     text = section(page, "found")
-    counts = re.search(r"found ([\d,]+) tags? that nobody wrote down\. ([\d,]+) of them .* ([\d,]+) were hidden", text)
+    counts = re.search(r"found ([\d,]+) missing tags?\. ([\d,]+) of them .* ([\d,]+) were hidden", text)
     found, right, hidden = (int(number.replace(",", "")) for number in counts.groups())
     rows = re.findall(r'<th scope="row">(\w+)</th><td>(\d+)</td><td>(\d+)</td>\s*<td>(\d+)</td><td>(\d+)</td>', text)
     assert {row[0] for row in rows} == {"red", "green", "blue"}
@@ -218,7 +218,7 @@ def test_many_images_are_not_looked_through_for_the_page(runs, tmp_path, monkeyp
     monkeypatch.setattr("fewtags.experiments.found.FEW_IMAGES", 10)
     shutil.copytree(runs / "instant-0.3", tmp_path / "run", ignore=shutil.ignore_patterns("outputs"))
     page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
-    assert f"`fewtags discover {tmp_path / 'run'}` looks through all images" in section(page, "found")
+    assert f"`fewtags discover {tmp_path / 'run'}` to search all images" in section(page, "found")
     (tmp_path / "run/outputs/kept").mkdir(parents=True)
     (tmp_path / "run/outputs/kept/about.json").write_text("{}")
     assert "<table" in section(write_report([tmp_path / "run"], tmp_path / "report.html").read_text(), "found")
@@ -274,12 +274,12 @@ def test_a_tag_that_nobody_spoke_of_is_not_wrong_on_the_page(partial, tmp_path):
     assert 'class="tag wrong"' not in page
     assert "✗" not in page
     assert 'class="tag unknown"' in page
-    assert "nobody said whether it applies" in page
+    assert "not known whether it applies" in page
 
 
 def test_finds_are_expected_to_be_right_where_nobody_knows(partial, tmp_path):
     text = section(write_report([partial], tmp_path / "report.html").read_text(), "found")
-    assert "of them are right: an estimate." in text
+    assert "of them are right (an estimate)." in text
     assert '<th scope="col">expected right</th>' in text
     assert '<th scope="col">right</th>' not in text
 
@@ -302,7 +302,7 @@ def test_the_command_writes_page_and_tables(runs, tmp_path):
 
 
 def test_a_folder_without_runs_is_explained(tmp_path):
-    with pytest.raises(UserError, match="holds no run"):
+    with pytest.raises(UserError, match="contains no run"):
         write_report([tmp_path], tmp_path / "report.html")
 
 

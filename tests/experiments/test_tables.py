@@ -71,7 +71,7 @@ def test_the_best_epoch_is_labelled_as_chosen_on_the_measured_images():
     rows = [*ROWS, row("an", 0.1, 0, 50.0, rule="best"), row("an", 0.5, 0, 80.0, rule="best")]
     table = tables(rows, "best")["mAP on voc"]
     assert dict(table.rows)["an"][0].mean == 50.0
-    assert "as the paper chose it" in table.note
+    assert "as in the paper" in table.note
     assert "after the last epoch" in tables(rows)["mAP on voc"].note
 
 

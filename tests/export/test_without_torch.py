@@ -67,7 +67,7 @@ def test_sidecars_and_going_on_work_too(exported, patches, tmp_path):
         shutil.copy(patches.path(row), photos)
     command = ["predict", exported, photos, "--out", out, "--write", "xmp", "--threshold", "0"]
     assert without_torch(*command, "-q").stdout == "3 sidecars written, 0 unchanged.\n"
-    assert "has 3 images already" in without_torch(*command).stderr
+    assert "already has 3 images" in without_torch(*command).stderr
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_a_finer_map_from_the_same_weights(name, tmp_path):
 
 
 def test_not_every_model_has_a_finer_map():
-    with pytest.raises(UserError, match="output_stride=16; leave it out"):
+    with pytest.raises(UserError, match="output_stride=16; remove it"):
         create_backbone("test_vit", pretrained=False, output_stride=16)
 
 
@@ -184,7 +184,7 @@ def test_weights_of_another_shape_are_refused(tmp_path):
     state = timm.create_model("test_resnet", pretrained=False).state_dict()
     state["layer1.0.conv1.weight"] = torch.zeros(1)
     save_file(state, tmp_path / "w.safetensors")
-    with pytest.raises(UserError, match=r"another shape for 'layer1\.0\.conv1\.weight' \(1 such"):
+    with pytest.raises(UserError, match=r"a different shape for 'layer1\.0\.conv1\.weight' \(1 such"):
         create_backbone("test_resnet", weights=tmp_path / "w.safetensors")
 
 

@@ -109,7 +109,7 @@ def test_random_weights_know_no_names(weights):
     [
         ("open_clip/ViT-B-33", {}, "There is no open_clip model 'ViT-B-33'; did you mean 'ViT-B-32'"),
         ("open_clip/ViT-B-32/openia", {}, "no weights 'openia' for ViT-B-32; did you mean 'openai'"),
-        ("open_clip/ViT-B-32", {}, "Say which weights of ViT-B-32 to fetch, as open_clip/ViT-B-32/openai, or"),
+        ("open_clip/ViT-B-32", {}, "Say which weights of ViT-B-32 to download, as in open_clip/ViT-B-32/openai, or"),
         ("open_clip/ViT-B-32", {"weights": "nowhere.pt"}, "nowhere.pt does not exist"),
     ],
 )

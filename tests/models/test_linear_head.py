@@ -65,7 +65,7 @@ def test_a_feature_that_never_changes_says_nothing():
 
 
 def test_no_image_at_all_is_an_error():
-    with pytest.raises(DataError, match="Not a single training image"):
+    with pytest.raises(DataError, match="None of the training images"):
         Standardise(2).start([])
 
 

@@ -85,7 +85,7 @@ def test_without_known_labels_among_the_held_out_images_a_middle_strength_is_tak
 
 def test_without_a_readable_image_it_says_so():
     head = LogisticHead(LogisticHead.Config(), 6, 2)
-    with pytest.raises(DataError, match="Not a single training image could be read"):
+    with pytest.raises(DataError, match="None of the training images could be read"):
         head.start([], 3)
 
 

@@ -115,7 +115,7 @@ def test_nothing_is_known_of_other_names(name):
     """A sea horse is no horse, as WordNet knows it and does not put it below one."""
     found = match(name)
     assert found.classes == ()
-    assert found.sentence == f"{name}: nothing known, labels alone"
+    assert found.sentence == f"{name}: nothing known, uses labels only"
 
 
 def test_sentences_say_what_was_matched():
@@ -301,25 +301,25 @@ def test_a_users_file_says_what_tags_mean(tmp_path):
     assert scorer.members.sum(1).tolist() == [1, 118, 3, 0, 1, 10]
     assert scorer.sentences == [m.sentence for m in found.values()]
     assert found["cow"].sentence == "cow: as ox: 1 class at or below 'ox' (ox)"
-    assert found["boat"].sentence == "boat: 3 classes named in the names' file (canoe, gondola, speedboat)"
-    assert found["kite"].sentence == "kite: labels alone, as the names' file says"
+    assert found["boat"].sentence == "boat: 3 classes listed in the names file (canoe, gondola, speedboat)"
+    assert found["kite"].sentence == "kite: uses labels only, as set in the names file"
     assert classes("sunset", {"synset": "n09193705"}) == {"alp"}
 
 
 def test_a_told_meaning_without_classes_leaves_labels_alone():
-    assert match("sky", {"synset": "sky.n.01"}).sentence == "sky: nothing known at or below sky.n.01, labels alone"
-    assert match("sky", {"synonym": "heavens"}).sentence == "sky: as heavens: nothing known, labels alone"
+    assert match("sky", {"synset": "sky.n.01"}).sentence == "sky: nothing known at or below sky.n.01, uses labels only"
+    assert match("sky", {"synonym": "heavens"}).sentence == "sky: as heavens: nothing known, uses labels only"
 
 
 @pytest.mark.parametrize(
     ("meaning", "message"),
     [
-        ({"synset": "dog.n.99"}, r"'dog\.n\.99', which WordNet 3\.0 has not; that word has 7 senses\."),
-        ({"synset": "hund"}, r"'hund', which WordNet 3\.0 has not; write it as 'dog\.n\.01' or 'n02084071'\."),
+        ({"synset": "dog.n.99"}, r"'dog\.n\.99', which is not in WordNet 3\.0; that word has 7 senses\."),
+        ({"synset": "hund"}, r"'hund', which is not in WordNet 3\.0; write it as 'dog\.n\.01' or 'n02084071'\."),
         ({"classes": ["hund"]}, "gives 'dog' the class 'hund', which the backbone does not have"),
         ({"classes": 1000}, "the class 1000, which"),
-        ({"sense": 1}, r"should say of 'dog' one of \{synset: \.\.\.\}.*it says \{'sense': 1\}"),
-        (["ox"], r"it says \['ox'\]"),
+        ({"sense": 1}, r"should give 'dog' one of \{synset: \.\.\.\}.*it has \{'sense': 1\}"),
+        (["ox"], r"it has \['ox'\]"),
     ],
 )
 def test_a_meaning_that_does_not_exist_is_refused(meaning, message):
@@ -330,7 +330,7 @@ def test_a_meaning_that_does_not_exist_is_refused(meaning, message):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("dgo: none", "explains 'dgo', which is not one of the tags; did you mean 'dog'"),
+        ("dgo: none", "has 'dgo', which is not one of the tags; did you mean 'dog'"),
         ("- dog", "should say what tags mean"),
         ("dog: [", "is not readable YAML"),
     ],

@@ -107,9 +107,9 @@ def test_auto_uses_the_installed_package(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_mistakes_are_named(tmp_path: Path, lexicon_file: Path) -> None:
-    with pytest.raises(UserError, match="not a file"):
+    with pytest.raises(UserError, match="no word-vector file"):
         find_word_vectors(["a"], str(tmp_path / "absent.npz"))
-    with pytest.raises(DataError, match="none of the categories' names"):
+    with pytest.raises(DataError, match="none of the category names"):
         find_word_vectors(["xylo"], str(lexicon_file))
     np.savez(tmp_path / "other.npz", rows=np.ones(3))
     with pytest.raises(DataError, match="'names' and 'vectors'"):

@@ -192,7 +192,7 @@ def test_undo_goes_back_to_the_first_decision_and_survives_a_reload(page, server
     page.reload()
     page.wait_for_selector("body.ready")
     press(page, "z", "z", "z")
-    expect(page.locator("#toasts")).to_contain_text("Nothing is left to undo")
+    expect(page.locator("#toasts")).to_contain_text("Nothing to undo")
     assert server.store.labels() == {}
 
 
@@ -321,7 +321,7 @@ def test_a_reload_shows_what_is_left_and_the_address_has_the_filters(page):
     page.wait_for_selector("body.ready")
     assert image_of(page, 0) == image
     page.get_by_role("button", name="Filters (2)").click()
-    page.get_by_role("button", name="No filters").click()
+    page.get_by_role("button", name="Clear filters").click()
     assert "status" not in page.url
 
 
@@ -337,7 +337,7 @@ def test_a_second_tab_never_overwrites_silently(page, server, open_page):
     expect(page.locator("#notice")).to_contain_text("changed in another window")
     expect(tile(page, 0).locator(".state")).to_have_text("✓ Yes")
     assert list(server.store.labels().values()) == [1]
-    page.get_by_role("button", name="Write mine anyway").click()
+    page.get_by_role("button", name="Save mine anyway").click()
     expect(tile(page, 0).locator(".state")).to_have_text("✗ No")
     assert list(server.store.labels().values()) == [-1]
 
@@ -361,7 +361,7 @@ def test_a_server_that_is_gone_is_said_and_nothing_is_shown_as_saved(tmp_path, o
     expect(tile(page, 1).locator(".state")).to_have_text("")
     again = ProcessServer(tmp_path, "--port", server.port)
     page.locator("#notice").get_by_role("button", name="Try again").click()
-    expect(page.locator("#notice")).to_contain_text("started anew")
+    expect(page.locator("#notice")).to_contain_text("was restarted")
     assert len(again.store.labels()) == 1
     again.stop()
 

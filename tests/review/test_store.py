@@ -72,7 +72,7 @@ def test_nothing_is_ever_changed_or_deleted(store):
 def test_a_step_cannot_be_undone_twice(store):
     step = decide(store, ("a.jpg", "dog", PRESENT))
     store.undo(step, reviewer="ann")
-    with pytest.raises(UserError, match="undone before"):
+    with pytest.raises(UserError, match="already undone"):
         store.undo(step, reviewer="ann")
 
 
@@ -114,7 +114,7 @@ def test_another_reader_sees_what_came_since(store):
 
 
 def test_a_missing_foreign_or_newer_file_is_named(tmp_path, store):
-    with pytest.raises(UserError, match="nobody has decided"):
+    with pytest.raises(UserError, match="has not been reviewed yet"):
         DecisionStore(tmp_path / "none.sqlite", read_only=True)
     (tmp_path / "text.sqlite").write_text("these are no decisions, but some text" * 50)
     with pytest.raises(UserError, match="cannot be used"):

@@ -138,7 +138,7 @@ def test_a_port_that_is_taken_is_said_before_the_model_is_loaded(cli: Cli, tmp_p
         bound.listen()
         answer = cli("serve", tmp_path, "--port", bound.getsockname()[1])
     assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert "cannot be listened at" in answer.err
+    assert "Cannot listen on" in answer.err
 
 
 def test_the_api_key_is_asked_for():

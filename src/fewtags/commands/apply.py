@@ -1,4 +1,4 @@
-"""`fewtags apply`: the decisions of a review in a new label file of the shape that was read."""
+"""`fewtags apply`: writes the decisions of a review to a new label file in the original layout."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from fewtags.models.saved import file_checksum, read_object
 from fewtags.review.store import DecisionStore, decisions_file
 from fewtags.wording import plural
 
-SHOWN = 20  # changes on the terminal
-EXAMPLES = 3  # of what changed in the source
+SHOWN = 20  # changes printed
+EXAMPLES = 3  # printed of the changes in the source
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Plan:
     annotations: Annotations  # as they are in the source
     changes: list[Change]
     new: Rewritten
-    place: Path  # where it goes
-    unknown_labels: int  # decisions about images or tags that the source does not have
+    place: Path  # the output file or folder
+    unknown_labels: int  # decisions about images or tags not in the source
 
     def write(self) -> str:
-        """Write, read again, and only then keep it. Says how to train with it."""
+        """Write, verify by reading back, and only then keep it. Returns how to train with it."""
         if self.place.exists():
-            raise UserError(f"{self.place} exists already; choose another place with --out.")
+            raise UserError(f"{self.place} already exists; choose another path with --out.")
         self.place.parent.mkdir(parents=True, exist_ok=True)
         beside = self.place.with_name(f"{self.place.stem}.part{self.place.suffix}")
         try:
@@ -63,17 +63,17 @@ class Plan:
 
 
 def plan(run: Path, out: Path | None, *, write_as: str, force: bool, moved_to: Path | None = None) -> Plan:
-    """Everything that `fewtags apply` would do, before anything is done."""
+    """What `fewtags apply` would do, without doing it."""
     if write_as not in ("same", "jsonl"):
         raise UserError(f"--as {write_as} should be 'same' or 'jsonl'.")
     decisions = decisions_of(run)
     if not decisions:
-        raise UserError(f"Nobody has decided anything about {run} yet; `fewtags review {run}` opens its review.")
+        raise UserError(f"{run} has no decisions yet; review it with `fewtags review {run}`.")
     changed = what_changed(run, moved_to)
     if changed and not force:
         raise DataError(
-            f"The labels of {run} changed since it was trained, and the decisions were made about the old ones: "
-            f"{'; '.join(changed)}. Train and review again, or put the decisions over the labels as they are now "
+            f"The labels of {run} have changed since it was trained, and the decisions are about the old ones: "
+            f"{'; '.join(changed)}. Train and review again, or apply the decisions to the current labels "
             "with --force."
         )
     config = load_run_config(run)
@@ -92,7 +92,7 @@ def plan(run: Path, out: Path | None, *, write_as: str, force: bool, moved_to: P
 
 
 def show(planned: Plan) -> Iterator[str]:
-    """The difference between the labels as they are and as they would be, for people."""
+    """The difference between the current and the new labels, as text."""
     changes = planned.changes
     width = max((len(change.image) for change in changes[:SHOWN]), default=0)
     tag = max((len(change.tag) for change in changes[:SHOWN]), default=0)
@@ -102,22 +102,22 @@ def show(planned: Plan) -> Iterator[str]:
         yield f"… and {len(changes) - SHOWN:,} more"
     number = {name: sum(STATES[change.new] == name for change in changes) for name in STATES.values()}
     counted = ", ".join(f"{count:,} {name}" for name, count in number.items() if count)
-    yield f"{plural(len(changes), 'label')} would change{f' ({counted})' if counted else ''}, to {planned.place}"
+    yield f"{plural(len(changes), 'label')} would change{f' ({counted})' if counted else ''}, in {planned.place}"
     if planned.new.unwritten:
         yield (
-            f"{plural(len(planned.new.unwritten), 'tag')} known absent now cannot be told in text files of tags; "
-            f"`fewtags train --reviewed {planned.run}` knows them, and --as jsonl writes a file that says so."
+            f"{plural(len(planned.new.unwritten), 'tag')} known absent cannot be expressed in tag text files; "
+            f"`fewtags train --reviewed {planned.run}` uses them, and --as jsonl writes a file that includes them."
         )
     if planned.unknown_labels:
         strange = plural(planned.unknown_labels, "decision")
-        yield f"Left out: {strange} about images or tags that the labels do not have."
+        yield f"Skipped: {strange} about images or tags that are not in the labels."
 
 
-# --- what was decided, and about what ---
+# --- decisions and the labels they are about ---
 
 
 def decisions_of(run: Path) -> list[DecidedLabel]:
-    """What holds now: the decisions that the run was trained with, and those of its own review."""
+    """The current decisions: those the run was trained with, and those of its own review."""
     config = load_run_config(run)
     before = read_decisions(Path(config.data.decisions)) if config.data.decisions else []
     file = decisions_file(run)
@@ -136,7 +136,7 @@ def label_source(run: Path, moved_to: Path | None) -> LabelSource:
 
 
 def source_labels(run: Path, moved_to: Path | None) -> Annotations:
-    """As they are in the source now."""
+    """The labels as they are in the source now."""
     source = label_source(run, moved_to)
     if source.images is None:
         return read_annotations(source.path, format=source.format.name, **source.given)
@@ -144,13 +144,13 @@ def source_labels(run: Path, moved_to: Path | None) -> Annotations:
 
 
 def labels_of_experiment(run: Path, moved_to: Path | None) -> Annotations:
-    """What a run that hides labels was shown, with its parts as splits: its source knows everything already."""
+    """The visible labels of a run that hides some, with its own splits; the source has all labels."""
     shown, data = load_labels(run), load_run_data(run, moved_to)
     return Annotations(data.train.root, shown.images, shown.categories, shown.labels, shown.splits, data.train.name)
 
 
 def what_changed(run: Path, moved_to: Path | None = None) -> list[str]:
-    """In the source of the labels since the run was trained, in words; nothing where it is the same."""
+    """What has changed in the source of the labels since the run was trained, as sentences; empty if nothing has."""
     then, data = load_labels(run), load_run_data(run, moved_to)
     parts = [part for part in (data.train, data.val, data.test) if part is not None]
     given = [data.train.labels if data.given is None else data.given, *(part.labels for part in parts[1:])]
@@ -161,7 +161,7 @@ def what_changed(run: Path, moved_to: Path | None = None) -> list[str]:
     if not found and noted:
         file = label_source(run, moved_to).file
         if file is not None and file_checksum(file) != noted["sha256"]:
-            found.append(f"{file} is not the file it was, although it gives the same labels")
+            found.append(f"{file} has changed, although it gives the same labels")
     return found
 
 

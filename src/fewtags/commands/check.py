@@ -1,4 +1,4 @@
-"""`fewtags check`: what was understood of a dataset, everything that is wrong with it, and tags that may be one."""
+"""`fewtags check`: how a dataset was read, all its problems, and likely duplicate tags."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fewtags.progress import progress_bar
 def check_data(
     data: Path, tags: Path | None, format: str, options: dict[str, Any], propose: Path | None = None
 ) -> tuple[Audit, str]:
-    """The audit of a dataset, and a sentence about the file of proposed merges, if one was asked for."""
+    """The audit of a dataset, and a sentence about the file of proposed merges, if requested."""
     annotations = read_annotations(data, tags=tags, format=format, **options)
     wrote = ""
     if propose is not None:
         counts = dict(zip(annotations.categories, annotations.known_positives.tolist(), strict=True))
         proposals = propose_merges(counts)
         write_proposals(proposals, propose)
-        wrote = f"{len(proposals)} merges of tags proposed in {propose}; edit it, then give it as --aliases."
+        wrote = f"{len(proposals)} proposed tag merges written to {propose}; edit it, then pass it as --aliases."
     with progress_bar("Reading images", len(annotations)) as bar:
         return audit(annotations, progress=bar.step), wrote

@@ -31,8 +31,8 @@ COLUMNS = (("map", "mAP"), ("of1", "OF1"), ("cf1", "CF1"))
 class ComparedRun:
     name: str
     method: str
-    known_tags: int  # that it was trained with
-    decisions: int  # of people, among them
+    known_tags: int  # it was trained with
+    decisions: int  # of these, decided in a review
     map: float
     of1: float
     cf1: float
@@ -87,15 +87,15 @@ def shown(value: float | None, first: float | None, is_first: bool) -> str:
 
 
 def compare_runs(folders: Sequence[Path]) -> Comparison:
-    """Where the labels are complete they are measured with; else with the tags that were known before any decision."""
+    """Measured with complete labels if there are any, else with the tags known before any decision."""
     if len(folders) < 2:
-        raise UserError("Give at least two runs to compare.")
+        raise UserError("Pass at least two runs to compare.")
     parts = [measured_part(folder, split_of(folders)) for folder in folders]
     shared = set.intersection(*(set(part.images) for part in parts))
     images = [image for image in parts[0].images if image in shared]
     categories = [name for name in parts[0].categories if all(name in part.categories for part in parts[1:])]
     if not images or not categories:
-        raise DataError("The runs share no image that they were measured on, or no tag; there is nothing to compare.")
+        raise DataError("The runs have no evaluation image or no tag in common; there is nothing to compare.")
     split = split_of(folders)
     labels = chosen(parts[0], parts[0].labels, images, categories)
     complete = bool((labels != UNKNOWN).all())
@@ -107,13 +107,13 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
 
 
 def split_of(folders: Sequence[Path]) -> str:
-    """The split that all runs were measured on, test before val."""
+    """The split all runs were evaluated on; test takes precedence over val."""
     there = [{s for s in ("test", "val") if RunFolder(f).must_be_run().predictions(s).is_file()} for f in folders]
     shared = set.intersection(*there)
     if not shared:
         without = [str(folder) for folder, splits in zip(folders, there, strict=True) if not splits]
         which = f"{without[0]} has no predictions; is it finished?" if without else "some on val, some on test."
-        raise UserError(f"The runs were not measured on the same split: {which}")
+        raise UserError(f"The runs were not evaluated on the same split: {which}")
     return "test" if "test" in shared else "val"
 
 
@@ -147,7 +147,7 @@ def compared(folder: Path, probabilities: np.ndarray, labels: np.ndarray, comple
         ap = [None if np.isnan(value) else value for value in scores.per_category]
         return ComparedRun(**about, map=scores.map, of1=scores.of1, cf1=scores.cf1, ap=ap)
     if not (labels[read] == PRESENT).any():
-        raise DataError("None of the images that the runs share is known to have any tag.")
+        raise DataError("None of the images the runs have in common has a known tag.")
     bins = ScoreBins.of(log_odds(probabilities[read]), labels[read], 0.0)
     estimates = estimate_quality(bins, estimated_proportion(RunFolder(folder)), num_draws=2)
     ap = [None if np.isnan(value) else float(value) for value in estimates.ap[:, 0]]

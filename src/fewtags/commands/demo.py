@@ -1,4 +1,4 @@
-"""`fewtags demo`: the whole thing on pictures that it draws itself, in about three minutes on two cores."""
+"""`fewtags demo`: the whole workflow on generated pictures, in about three minutes on two cores."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from fewtags.methods import METHODS, find_method
 
 NUM_PICTURES = (3000, 800)  # for training and for testing
 HANDFUL = ("instant", "an", "ll-r", "caldnr")
-# The backbone was trained to name single drawn objects (tools/pretrain_demo_backbone.py), as real ones are on ImageNet;
-# its last stage is trained further here, as in the paper, and the maps before it are computed once. With an output
-# stride of 16 the map of these small pictures is 6x6 instead of 3x3, which is better, and shows where the model looks.
+# The backbone was trained to classify single drawn objects (tools/pretrain_demo_backbone.py), as real ones are on
+# ImageNet; its last stage is fine-tuned here, as in the paper, and the maps before it are computed once. With an output
+# stride of 16 the map of these small pictures is 6x6 instead of 3x3, which is more accurate and gives finer heat maps.
 SETTINGS = (
     "model.backbone=test_resnet", "model.train_from=layer4", "model.output_stride=16",
     "cache.enabled=true", "cache.views=3", "input.size=96", "input.resize=96", "input.crops=[96,84,72]", "words.dim=32",
@@ -58,15 +58,15 @@ def run_demo(
     console.print(found_table(found, best, data))
     page = folder / "report.html"
     write_report([result.folder for result in results.values()], page, title="fewtags demo")
-    console.print(f"A page with the curves, categories and pictures: {page}", highlight=False)
+    console.print(f"Report with curves, categories and pictures: {page}", highlight=False)
     review = f"fewtags review {results[best].folder}"
-    console.print(f"Decide about the missing tags in the browser, and watch it learn: {review}", highlight=False)
+    console.print(f"Review the missing tags in the browser, and watch it learn: {review}", highlight=False)
     return list(results.values())
 
 
 def demo_config(method: str, folder: Path, known: float, seed: int, quick: bool, profile: str = "default") -> RunConfig:
     places = [f"data.source={folder / 'pictures'}", f"model.weights={BACKBONE}", f"cache.folder={folder / 'cache'}"]
-    # The paper's tanh layer and dropout pay for this backbone's 96 channels; on 1280 frozen ones both do harm.
+    # The paper's tanh layer and dropout help with this backbone's 96 channels; with 1280 frozen ones both hurt.
     decoupled = find_method(method).profile(profile).head == "decoupled"
     head = ["head.hidden=true", "head.dropout=0.5"] if decoupled else []
     overrides = [
@@ -86,13 +86,13 @@ def scene_summary(scenes: Annotations, data: RunData) -> str:
     shown, there = int((data.train.labels == 1).sum()), int((scenes.split("train").labels == 1).sum())
     return (
         f"{len(data.train):,} pictures for training with {len(scenes.categories)} categories: "
-        f"{shown:,} of their {there:,} tags are known, the rest is hidden. "
+        f"{shown:,} of their {there:,} tags are known, the rest are hidden. "
         f"{len(scenes.split('test')):,} test pictures with all their tags."
     )
 
 
 def train_fresh(config: RunConfig, folder: Path, data: RunData, console: Console) -> RunResult:
-    """Train anew; what an earlier demo left in this folder is removed."""
+    """Train from scratch; the results of an earlier demo in this folder are removed."""
     shutil.rmtree(folder, ignore_errors=True)
     console.print(f"Training {config.method_name}: {find_method(config.method_name).sentence}", highlight=False)
     return train(config, folder, data=data, quiet=not console.is_terminal)
@@ -112,12 +112,12 @@ def score_table(results: dict[str, RunResult], known: float) -> Table:
 
 
 def find_missing(run: Path, data: RunData) -> LabelTable:
-    """The training pictures' hidden tags that the model believes in."""
+    """The training pictures' unknown tags that the model predicts."""
     return open_run(run, data=data).discover(limit=data.train.labels.size).missing
 
 
 def found_table(found: LabelTable, method: str, data: RunData) -> Table:
-    """How many hidden tags were found for each category, and how many of them are right."""
+    """How many hidden tags were found per category, and how many of them are right."""
     assert data.truth is not None
     hidden = ((data.truth == PRESENT) & (data.train.labels == UNKNOWN)).sum(0)
     right = data.truth[found.rows, found.columns] == PRESENT

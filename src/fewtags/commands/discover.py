@@ -1,4 +1,4 @@
-"""`fewtags discover`: the tags that are missing and the given tags that look wrong, as a table and as files."""
+"""`fewtags discover`: missing tags and given tags that look wrong, as a table and as files."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from fewtags.errors import UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT
 from fewtags.review.store import DecisionStore, decisions_file
 
-SHOWN = 20  # lines on the terminal
+SHOWN = 20  # lines printed
 DECISIONS = {PRESENT: "present", ABSENT: "absent", 0: "unsure", UNDECIDED: ""}
 
 
 @dataclass(frozen=True)
 class Found:
-    """What was found in which images, for people."""
+    """What was found in which images, for display."""
 
     run: Path
     open: OpenRun
@@ -77,7 +77,7 @@ def category(annotations: Annotations, name: str) -> int:
 
 
 def decisions_of(run: Path) -> dict[tuple[str, str], int]:
-    """What people decided in `fewtags review`, where anybody did."""
+    """The decisions of `fewtags review`, if there are any."""
     file = decisions_file(run)
     if not file.is_file():
         return {}
@@ -88,7 +88,7 @@ def decisions_of(run: Path) -> dict[tuple[str, str], int]:
 def other_images(
     categories: list[str], data: Path, tags: Path | None, format: str, options: dict[str, Any]
 ) -> Annotations:
-    """Images with the tags they have, or without any where DATA is just a folder of images."""
+    """Images with their tags, or without any if DATA is just a folder of images."""
     told = tags is not None or options or format != "auto"
     try:
         return in_model_order(read_annotations(data, tags=tags, format=format, **options), categories, data)
@@ -110,9 +110,9 @@ def tables(found: Found) -> Iterator[Table | str]:
     if discovery.num_doubtful:
         title = f"Given tags that look wrong, most doubtful first ({discovery.num_doubtful:,} of them)"
         yield label_table(found, discovery.doubtful, title, shown=SHOWN // 2)
-        yield "Doubtful: judged without itself, the tag is not a third as likely as for an image picked at random."
+        yield "Doubtful: without its own label, the tag is less than a third as likely as for a random image."
     if len(discovery.missing) < discovery.num_missing:
-        yield f"The {found.limit:,} most certain ones are listed; --limit lists more."
+        yield f"Only the {found.limit:,} most certain ones are listed; increase --limit for more."
 
 
 def label_table(found: Found, table: LabelTable, title: str, shown: int = SHOWN) -> Table:
@@ -134,10 +134,10 @@ def label_table(found: Found, table: LabelTable, title: str, shown: int = SHOWN)
 
 
 def precision_lines(found: Found) -> Iterator[str]:
-    """How many of the list are expected to be right, and how many are, where the complete labels are known."""
+    """How many in the list are expected to be right, and how many are, if the complete labels are known."""
     table, discovery = found.discovery.missing, found.discovery
     about = (
-        f"About {discovery.expected:,.0f} tags are missing in {len(found.images):,} images, an estimate: "
+        f"About {discovery.expected:,.0f} tags are missing in {len(found.images):,} images (an estimate): "
         f"{found.open.judge.curves.known_proportion:.0%} of the present tags seem to be known."
     )
     yield about
@@ -156,7 +156,7 @@ def islice_lines(found: Found, table: LabelTable, number: int) -> Iterator[dict[
 
 
 def lines(found: Found, table: LabelTable) -> Iterator[dict[str, Any]]:
-    """One dict per label, made as it is asked for."""
+    """One dict per label, lazily."""
     images, known, thresholds = found.images, found.open.annotations, found.discovery.thresholds
     assert table.similar is not None
     assert table.decisions is not None

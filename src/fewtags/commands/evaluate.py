@@ -1,4 +1,4 @@
-"""Measure a saved model on its own data or on other data, and show the numbers."""
+"""`fewtags evaluate`: measures a saved model on its own data or on other data."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from fewtags.wording import plural
 
 @dataclass(frozen=True)
 class Evaluation:
-    scores: Scores  # where labels are partial: over the known ones, or with unknown as absent
+    scores: Scores  # if labels are partial: over the known ones, or with unknown as absent
     categories: list[str]
-    estimates: dict[str, Any] | None  # where labels are partial; see fewtags.estimates
+    estimates: dict[str, Any] | None  # if labels are partial; see fewtags.estimates
     warnings: list[str]
 
     @property
     def map(self) -> float:
-        """Measured, or estimated where it cannot be measured."""
+        """Measured, or estimated if it cannot be measured."""
         return self.scores.map if self.estimates is None else self.estimates["map"][0]
 
     def must_reach(self, min_map: float) -> None:
@@ -51,7 +51,7 @@ def evaluate_saved(
     device: str,
     moved_to: Path | None = None,
 ) -> Evaluation:
-    """Without a `split`: the test split, or else the validation images.
+    """`split` defaults to the test split, else the validation images.
 
     `data` is other data; `moved_to` is where the run's own data is now.
     """
@@ -66,7 +66,7 @@ def evaluate_saved(
     with progress_bar("Evaluating", len(part), unit="images") as bar:
         files = (part.path(row) for row in range(len(part)))
         predictions = gathered(model.predict(files, How(device), len(part)), part.labels.shape, bar.step)
-    warnings += [f"Left out: {reason}" for reason in predictions.broken.values()]
+    warnings += [f"Skipped: {reason}" for reason in predictions.broken.values()]
     limits = threshold_of(threshold, model)
     estimates = None
     if not part.complete and (part.labels == PRESENT).any():
@@ -82,11 +82,11 @@ def estimate(
     run: Path | None,
     split: str | None,
 ) -> dict[str, Any] | None:
-    """What the known tags tell. Of the run's own data, its result.json says how large a share of the tags is known."""
+    """Estimates from the known tags. For the run's own data, the known proportion comes from its result.json."""
     known = None
     if run is not None:
         if split == "train":
-            return None  # the model has learned these labels
+            return None  # the model was trained on these labels
         from fewtags.engine.quality import estimated_proportion
         from fewtags.engine.run_folder import RunFolder
 
@@ -97,7 +97,7 @@ def estimate(
 def own_part(
     run: Path, split: str | None, moved_to: Path | None = None, tags: Path | None = None
 ) -> tuple[Annotations, list[str]]:
-    """A split of the data that the model was trained on, cut as it was for training; a warning if it has changed."""
+    """A split of the data the model was trained on, as it was for training; a warning if it has changed."""
     if split is not None and split not in SPLITS:
         raise UserError(f"--split {split}: {did_you_mean(split, SPLITS)}")
     if is_exported(run):
@@ -107,7 +107,7 @@ def own_part(
     from fewtags.models.saved import read_object
 
     if not RunFolder(run).is_run:
-        raise UserError(f"{run} is a saved model without its data; name the data to measure on behind it.")
+        raise UserError(f"{run} is a saved model without data; pass the data to evaluate on after it.")
     data = load_run_data(run, moved_to, tags)
     parts = {name: part for name, part in zip(SPLITS, (data.train, data.val, data.test), strict=True) if part}
     split = split or ("test" if "test" in parts else "val")
@@ -122,7 +122,7 @@ def own_part(
 def other_part(
     categories: list[str], data: Path, tags: Path | None, format: str, options: dict[str, Any], split: str | None
 ) -> Annotations:
-    """Other data, its columns in the model's order. Of data without splits all of it is taken."""
+    """Other data, with columns in the model's order. Data without splits is used as a whole."""
     annotations = read_annotations(data, tags=tags, format=format, **options)
     there = set(annotations.splits.tolist())
     split = split or ("test" if "test" in there else "val")
@@ -134,7 +134,7 @@ def other_part(
 
 
 def in_model_order(annotations: Annotations, categories: list[str], data: Path) -> Annotations:
-    """With the model's categories as columns; what the data does not have is unknown."""
+    """With the model's categories as columns; categories missing from the data are unknown."""
     shared = [name for name in categories if name in annotations.categories]
     if not shared:
         raise DataError(f"{data} has none of the model's categories ({', '.join(categories[:3])}, …).")
@@ -172,10 +172,10 @@ def render_scores(evaluation: Evaluation, per_category: bool) -> str:
     left_out = scores.num_categories_left_out
     lines = []
     if evaluation.estimates is not None:
-        lines += [*estimate_lines(evaluation.estimates), "", "Measured on the known labels alone:"]
+        lines += [*estimate_lines(evaluation.estimates), "", "Measured on the known labels only:"]
     lines += [
         f"{plural(scores.num_images, 'image')}, {plural(len(categories), 'category', 'categories')}"
-        + (f" ({left_out} without positives left out)" if left_out else ""),
+        + (f" ({left_out} without positives excluded)" if left_out else ""),
         f"mAP {100 * scores.map:.2f}   VOC-2012 mAP {100 * scores.map_voc12:.2f}",
         f"all    OP {100 * scores.op:.2f}  OR {100 * scores.or_:.2f}  OF1 {100 * scores.of1:.2f}   "
         f"CP {100 * scores.cp:.2f}  CR {100 * scores.cr:.2f}  CF1 {100 * scores.cf1:.2f}",

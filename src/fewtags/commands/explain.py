@@ -1,4 +1,4 @@
-"""Where a model looked: an image beside its heat maps, one for each tag (`fewtags explain`)."""
+"""`fewtags explain`: an image next to its heat maps, one per tag."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIDE, CAPTION, GAP, MOST = 320, 22, 6, 5
 def explain(
     run: Path, image: Path, out: Path | None = None, tags: list[str] | None = None
 ) -> tuple[Path, dict[str, float]]:
-    """Write the heat maps of the chosen tags, or of those predicted; give the file and the tags with probabilities."""
+    """Write the heat maps of the chosen or predicted tags; returns the file and the tags with probabilities."""
     saved = load_model(run)
     picture = open_image(image)
     pixels = torch.from_numpy(np.asarray(read_square(image, saved.input.size)).copy()).permute(2, 0, 1)[None]
@@ -31,7 +31,7 @@ def explain(
     maps = evidence_maps(saved.classifier, pixels, torch.tensor([columns]))[0]
     if maps.shape[1] * maps.shape[2] == 1:
         raise UserError(
-            f"The model's map of an image has one place only, which tells nothing; train at more than "
+            f"The model's feature map has a single location, so there is no heat map; train with a larger input than "
             f"input.size={saved.input.size}, or with model.output_stride=16."
         )
     panels = [(picture, image.name)]
@@ -46,7 +46,7 @@ def explain(
 
 
 def chosen_columns(saved: SavedModel, probabilities: np.ndarray, tags: list[str] | None) -> list[int]:
-    """The named tags; else those that reach their threshold, most probable first; else the most probable one."""
+    """The given tags; else those that reach their threshold, most probable first; else the most probable one."""
     for tag in tags or []:
         if tag not in saved.categories:
             raise UserError(f"The model has no category '{tag}'; {did_you_mean(tag, saved.categories)}")

@@ -1,4 +1,4 @@
-"""`fewtags export`: a trained model as one file to deploy."""
+"""`fewtags export`: a trained model as one deployable file."""
 
 from __future__ import annotations
 

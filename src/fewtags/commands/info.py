@@ -1,4 +1,4 @@
-"""What `fewtags methods` and `fewtags doctor` print."""
+"""The output of `fewtags methods` and `fewtags doctor`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def list_table() -> str:
         about = [method.sentence, f"Head: {method.head}. Settings: {', '.join(settings)}"]
         lines += [f"{name}: {method.title} ({method.venue})"]
         lines += [textwrap.fill(text, 110, initial_indent="    ", subsequent_indent="    ") for text in about]
-    return "\n".join([*lines, "", "`fewtags methods NAME` explains one: its settings, profiles and how to cite it."])
+    return "\n".join([*lines, "", "See `fewtags methods NAME` for a method's settings, profiles and citation."])
 
 
 def describe_method(name: str) -> str:
@@ -46,7 +46,7 @@ def describe_method(name: str) -> str:
     for name, profile in method.profiles.items():
         lines += ["", f"Profile {name} (--profile {name}){': ' + profile.note if profile.note else ''}"]
         if profile.is_own_recipe:
-            lines += [f"  with the {profile.head or method.head} head and an objective of its own"]
+            lines += [f"  with the {profile.head or method.head} head and its own objective"]
         lines += [f"  {key} = {value}" for key, value in profile.settings.items()]
     return "\n".join([*lines, "", method.bibtex]).rstrip()
 
@@ -60,7 +60,7 @@ def _settings(kind: Any, changed: Any, group: str) -> list[str]:
 
 
 def _default(kind: Any, name: str, changed: Any, group: str) -> Any:
-    """What a setting is unless the user says otherwise: the method's own choice, else the general one."""
+    """The default of a setting: the method's own, else the general one."""
     return changed.get(f"{group}.{name}", kind.model_fields[name].default)
 
 
@@ -79,7 +79,7 @@ def describe_installation() -> str:
 
 
 def extras_of(requirements: Iterable[str]) -> dict[str, list[str]]:
-    """Packages of each extra but the developers', from requirements such as `pyarrow>=14; extra == 'words'`."""
+    """Packages of each extra except dev, from requirements such as `pyarrow>=14; extra == 'words'`."""
     extras: dict[str, list[str]] = {}
     for requirement in requirements:
         package, extra = re.match(r"[\w.-]*", requirement), re.search(r"""extra == ['"]([\w.-]+)""", requirement)
@@ -101,7 +101,7 @@ def describe_extra(extra: str, packages: Iterable[str]) -> str:
 def _requirements() -> list[str]:
     try:
         return importlib.metadata.requires("fewtags") or []
-    except importlib.metadata.PackageNotFoundError:  # run from a folder of sources that is not installed
+    except importlib.metadata.PackageNotFoundError:  # run from a source folder without installation
         return []
 
 

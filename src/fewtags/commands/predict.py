@@ -1,4 +1,4 @@
-"""`fewtags predict`: tags of image files, written as they come.
+"""`fewtags predict`: tags of image files, written incrementally.
 
 A file that is written to is only ever added to. Beside it, `<file>.json` says which model and settings its rows are of;
 run again, the command resumes after the last whole row.
@@ -76,7 +76,7 @@ def write_predictions(
         bar.say(skipped.sentence(images[0]))
         bar.say(basis)
         if written.count:
-            bar.say(f"{out} has {written.count} images already; going on with the rest.")
+            bar.say(f"{out} already has {written.count} images; resuming with the rest.")
             bar.skip(written.count)
         write = row_writer(out, stream, rows, written, writer)
         todo = (path for path in iter_images(images) if name_of(path, 0) not in written)
@@ -152,10 +152,10 @@ def write_all(
 
 @dataclass
 class Written:
-    """The whole rows of a file: where they end, and of which images they are."""
+    """The complete rows of a file: where they end, and their images."""
 
     end: int = 0
-    hashes: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))  # sorted: 8 bytes an image
+    hashes: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))  # sorted: 8 bytes per image
 
     @property
     def count(self) -> int:
@@ -171,7 +171,7 @@ def name_hash(image: str) -> int:
 
 
 def read_written(out: Path, about: Mapping[str, Any]) -> Written:
-    """What `out` has already; refused if that is of another model or other settings, or was written by others."""
+    """What `out` already has; rejected if it is from another model, other settings or another program."""
     if not out.exists() or out.stat().st_size == 0:
         return Written()
     known = about_file(out)
@@ -180,13 +180,11 @@ def read_written(out: Path, about: Mapping[str, Any]) -> Written:
     except (OSError, ValueError, RecursionError):
         before = None
     if not isinstance(before, dict):
-        raise UserError(
-            f"{out} exists, and nothing says which model its rows are of; choose another --out, or give --overwrite."
-        )
+        raise UserError(f"{out} exists without a record of its model; choose another --out, or use --overwrite.")
     for name, value in about.items():
         if before.get(name) != value:
-            what = "of another model" if name == "model" else f"written with {option(name, before.get(name))}"
-            raise UserError(f"The rows in {out} are {what}; choose another --out, or give --overwrite.")
+            what = "from another model" if name == "model" else f"written with {option(name, before.get(name))}"
+            raise UserError(f"The rows in {out} are {what}; choose another --out, or use --overwrite.")
     written, hashes = Written(), array("Q")
     for image, written.end in whole_rows(out):
         hashes.append(name_hash(image))
@@ -200,7 +198,7 @@ def option(name: str, value: Any) -> str:
 
 
 def whole_rows(out: Path) -> Iterator[tuple[str, int]]:
-    """The image of every whole row, and where the row ends. What was cut off while it was written is not whole."""
+    """The image of every complete row, and where the row ends. A row cut off while being written is not complete."""
     with out.open("rb") as file:
         end, row = 0, b""
         header = out.suffix == ".csv"
@@ -211,9 +209,7 @@ def whole_rows(out: Path) -> Iterator[tuple[str, int]]:
             end += len(row)
             image = image_of(row, out.suffix)
             if image is None:
-                raise UserError(
-                    f"{out} is damaged at byte {end - len(row)}; choose another --out, or give --overwrite."
-                )
+                raise UserError(f"{out} is damaged at byte {end - len(row)}; choose another --out, or use --overwrite.")
             if not header:
                 yield image, end
             header, row = False, b""
@@ -252,7 +248,7 @@ def writing_to(out: Path | None, about: Mapping[str, Any], written: Written, ove
 
 @dataclass(frozen=True)
 class Rows:
-    """How a prediction becomes a row."""
+    """Formats a prediction as a row."""
 
     categories: Sequence[str]
     thresholds: np.ndarray

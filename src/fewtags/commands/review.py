@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fewtags.errors import MissingExtra, UserError
 
-FIRST_PORT = 8321  # then the next one that is free
+FIRST_PORT = 8321  # then the next free one
 
 
 def review(
@@ -49,15 +49,15 @@ def review(
     )
     if opened.changed:
         print(
-            "fewtags: Warning: the images or labels changed since this run was trained. The page shows them as they "
-            "are now.",
+            "fewtags: Warning: the images or labels have changed since this run was trained. The page shows the "
+            "current ones.",
             file=sys.stderr,
         )
     if not address.loopback:
-        can = "see the images" if read_only else "see the images and decide"
+        can = "see the images" if read_only else "see and review the images"
         print(
-            f"fewtags: Warning: {host} can be reached from other machines, and whoever has this address can {can}. "
-            "Nothing is encrypted.",
+            f"fewtags: Warning: {host} can be reached from other machines, and anyone with this address can {can}. "
+            "The connection is not encrypted.",
             file=sys.stderr,
         )
     link = f"{address.origin}/?token={token}"
@@ -65,18 +65,18 @@ def review(
     listening.listen(128)
     print(link, flush=True)
     if not quiet:
-        print("Ctrl-C ends it; every decision is saved when it is made.", file=sys.stderr)
+        print("Press Ctrl-C to stop; every decision is saved immediately.", file=sys.stderr)
     if browser:
         webbrowser.open(link)
     config = uvicorn.Config(app, log_level="warning", lifespan="off", server_header=False, timeout_graceful_shutdown=3)
-    with suppress(KeyboardInterrupt):  # the usual end, and no failure
+    with suppress(KeyboardInterrupt):  # the normal way to stop
         uvicorn.Server(config).run(sockets=[listening])
     opened.pictures.stop()
     opened.session.store.close()
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """A bound socket: at `port`, or at the first free one from FIRST_PORT on."""
+    """A bound socket: at `port`, or at the first free port starting at FIRST_PORT."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     last_error: OSError | None = None
     for candidate in [port] if port is not None else [*range(FIRST_PORT, FIRST_PORT + 20), 0]:
@@ -91,11 +91,11 @@ def listen(host: str, port: int | None) -> socket.socket:
             return listening
     assert last_error is not None
     where = host if port is None else f"{host}, port {port},"
-    raise UserError(f"{where} cannot be listened at: {last_error.strerror}.") from last_error
+    raise UserError(f"Cannot listen on {where}: {last_error.strerror}.") from last_error
 
 
 def user_name() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container may have no name for its user
+    except (KeyError, OSError):  # a container may have no user name
         return ""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fewtags.serve.app import Limits, Tagger
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-STOP_SECONDS = 30  # that requests under way are given when the server is asked to stop
+STOP_SECONDS = 30  # for requests in flight when the server is stopped
 
 
 class SavedTagger:
@@ -53,8 +53,8 @@ def serve(model: Path, *, host: str, port: int, device: str, limits: Limits, api
         raise MissingExtra("fewtags serve", "serve") from None
     if host not in LOOPBACK and not api_key:
         print(
-            f"fewtags: Warning: everyone who reaches {host}:{port} can use this server; set FEWTAGS_API_KEY, or put it "
-            "behind something that asks who is there.",
+            f"fewtags: Warning: anyone who can reach {host}:{port} can use this server; set FEWTAGS_API_KEY, or put it "
+            "behind an authenticating proxy.",
             file=sys.stderr,
         )
     with listen(host, port) as bound:  # before the model is loaded: a port that is taken is said at once
@@ -66,5 +66,5 @@ def serve(model: Path, *, host: str, port: int, device: str, limits: Limits, api
 
 
 def key_from_environment() -> str | None:
-    """Not an option of the command line, which every process of the machine can read."""
+    """Not a command-line option, which every process on the machine could read."""
     return os.environ.get("FEWTAGS_API_KEY") or None

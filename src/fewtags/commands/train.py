@@ -1,4 +1,4 @@
-"""`fewtags train`: from what was typed to a finished run."""
+"""`fewtags train`: from arguments to a finished run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from fewtags.methods import objective_class
 
 
 def train_settings(data: str | None, settings: Sequence[str], shortcuts: Mapping[str, Any]) -> RunConfig:
-    """The settings of a run. `data` is a dataset, a YAML file, or already the first of the `settings`.
+    """The settings of a run. `data` is a dataset, a YAML file, or the first of the `settings`.
 
-    `shortcuts` are options with a name of their own, by the settings they stand for; None was not given.
+    `shortcuts` are the values of command-line options, by the setting they stand for; None: not given.
     """
     file, source, overrides = None, None, list(settings)
     if data is not None and data.endswith((".yaml", ".yml")):
@@ -34,7 +34,7 @@ def train_settings(data: str | None, settings: Sequence[str], shortcuts: Mapping
     config = load_config(file, overrides, **nested({"data.source": source, **shortcuts}))
     if shortcuts.get("train.epochs") is not None and not objective_class(config.method_name, config.profile).trains:
         raise UserError(
-            f"Method '{config.method_name}' does not train, so --epochs means nothing to it; leave it out, or name a "
+            f"Method '{config.method_name}' does not train, so --epochs does not apply; remove it, or choose a "
             "method that does, for example --method caldnr."
         )
     return config
@@ -43,18 +43,18 @@ def train_settings(data: str | None, settings: Sequence[str], shortcuts: Mapping
 def reviewed_settings(
     run: Path, moved_to: Path | None, settings: Sequence[str], shortcuts: Mapping[str, Any]
 ) -> tuple[RunConfig, list[DecidedLabel]]:
-    """The settings of a run with others over them, and what was decided about its labels until now."""
+    """The settings of a run with overrides, and the decisions about its labels so far."""
     before = load_run_config(run)
     decisions = decisions_of(run)
     if not decisions:
-        raise UserError(f"Nobody has decided anything about {run} yet; `fewtags review {run}` opens its review.")
+        raise UserError(f"{run} has no decisions yet; review it with `fewtags review {run}`.")
     values = before.nested()
     if moved_to is not None:
         values["data"] |= new_place(before.data, moved_to, None)
     given = {name: value for name, value in shortcuts.items() if value not in (None, {})}
     after = load_config(None, settings, **merge(values, nested(given)))
     if (after.method_name, after.profile) != (before.method_name, before.profile):
-        # Of another method only what is about data and images is meant.
+        # For another method, keep only the settings about data and images.
         kept = {group: values[group] for group in ("data", "input", "model", "cache", "words", "seed")}
         after = load_config(None, settings, **merge(kept, nested(given)))
     return after, decisions
@@ -68,7 +68,7 @@ def start_run(
     quiet: bool,
     tensorboard: bool,
 ) -> None:
-    """With `decisions` they are put into the run's folder, and over the labels of its data."""
+    """`decisions` are saved in the run's folder and applied to the labels of its data."""
     folder = out or new_run_folder(config.method_name)
     if folder.exists() and not folder.is_dir():
         raise RunFailed(f"{folder} is a file; choose another --out.")
@@ -93,7 +93,7 @@ def new_run_folder(method: str) -> Path:
 
 
 def train_and_print(config: RunConfig, folder: Path, **options: Any) -> None:
-    """Under torchrun every process trains and the first one prints."""
+    """With torchrun every process trains and the first one prints."""
     result = train(config, folder, **options)
     if distributed.is_main():
         when = " after the last epoch" if result.epochs else ""

@@ -1,10 +1,10 @@
-"""What a person wrote down about their tags: which are one tag, which imply others, which do not count.
+"""The user's rules about tags: which to merge or rename, which imply others, which to exclude.
 
-merge:                      # all of these are called dog
+merge:                      # all of these become dog
   dog: [dogs, doggo, Hund]
 rename:
   tvmonitor: television
-implies:                    # whoever has puppy has these too; "puppy => dog, animal" is understood as well
+implies:                    # an image with puppy has these too; "puppy => dog, animal" also works
   puppy: [dog, animal]
 exclude: [untagged, to do]
 """
@@ -22,11 +22,11 @@ import yaml
 from fewtags.errors import UserError, did_you_mean
 
 SECTIONS = ("merge", "rename", "implies", "exclude")
-LARGEST = 10_000_000  # bytes; nobody edits more by hand
+LARGEST = 10_000_000  # bytes; nobody writes more by hand
 
 
 def clean(tag: str) -> str:
-    """A tag as it is shown: composed characters, single blanks, nothing that cannot be printed or stored."""
+    """A tag as it is displayed: composed characters, single spaces, only printable characters."""
     tag = unicodedata.normalize("NFC", tag)
     if not tag.isprintable():
         tag = "".join(character if character.isprintable() else " " for character in tag)
@@ -34,21 +34,21 @@ def clean(tag: str) -> str:
 
 
 def fold(tag: str) -> str:
-    """Equal for tags that differ only in upper and lower case or in blanks."""
+    """Equal for tags that differ only in case or whitespace."""
     return clean(tag).casefold()
 
 
 @dataclass(frozen=True)
 class Aliases:
-    """Keys are folded names, so that the file need not repeat a tag's upper and lower case."""
+    """Keys are folded names, so the file need not match a tag's case."""
 
     renamed: dict[str, str] = field(default_factory=dict)  # folded old name -> new name
-    implied: dict[str, set[str]] = field(default_factory=dict)  # folded name -> all it implies, also indirectly
+    implied: dict[str, set[str]] = field(default_factory=dict)  # folded name -> all it implies, directly or indirectly
     excluded: set[str] = field(default_factory=set)
     file: str = ""
 
     def final(self, tag: str) -> str | None:
-        """What a tag is called in the end; None if it is excluded."""
+        """The final name of a tag; None if it is excluded."""
         name = self.renamed.get(fold(tag), tag)
         return None if fold(tag) in self.excluded or fold(name) in self.excluded else name
 
@@ -57,7 +57,7 @@ class Aliases:
 
     @property
     def spellings(self) -> dict[str, str]:
-        """Folded name -> the name as the file writes it, for the names that it gives."""
+        """Folded name -> the name as written in the file, for all names the file introduces."""
         names = [*self.renamed.values(), *(name for names in self.implied.values() for name in names)]
         return {fold(name): name for name in names}
 
@@ -66,7 +66,7 @@ def read_aliases(file: Path) -> Aliases:
     content = load_yaml(file)
     for section in content:
         if section not in SECTIONS:
-            raise UserError(f"{file} has no use for '{section}'; {did_you_mean(str(section), SECTIONS)}")
+            raise UserError(f"{file} has an unknown section '{section}'; {did_you_mean(str(section), SECTIONS)}")
     renamed: dict[str, str] = {}
     for section, old, new in _renames(content, file):
         if renamed.setdefault(fold(old), new) != new:
@@ -83,10 +83,10 @@ def read_aliases(file: Path) -> Aliases:
 def load_yaml(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > LARGEST:
-            raise UserError(f"{file} has more than {LARGEST // 1_000_000} MB; a file of aliases is written by hand.")
+            raise UserError(f"{file} is larger than {LARGEST // 1_000_000} MB; an alias file is written by hand.")
         content = yaml.load(file.read_text(encoding="utf-8-sig"), Loader=_NoAnchors)
     except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read as a file of aliases: {_one_line(error)}.") from None
+        raise UserError(f"{file} cannot be read as an alias file: {_one_line(error)}.") from None
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{file}:{mark.line + 1}" if mark else str(file)
@@ -99,7 +99,7 @@ def load_yaml(file: Path) -> dict[str, Any]:
 
 
 class _NoAnchors(yaml.BaseLoader):
-    """YAML whose values are all text (2019, yes and no are tags) and without `*a`, which can unfold to gigabytes."""
+    """YAML whose values are all strings (2019, yes and no are tags), without `*a`, which can expand to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
@@ -116,7 +116,7 @@ def _renames(content: Mapping[str, Any], file: Path) -> Iterator[tuple[str, str,
     for old, new in _mapping(content.get("rename"), file, "rename"):
         names = _names(new, file, "rename")
         if len(names) != 1:
-            raise UserError(f"{file}: rename gives '{old}' {len(names)} names; it takes one.")
+            raise UserError(f"{file}: rename gives '{old}' {len(names)} names; only one is allowed.")
         yield "rename", old, clean(names[0])
 
 
@@ -125,7 +125,7 @@ def _implications(section: Any, file: Path) -> Iterator[tuple[str, list[str]]]:
         for line in _names(section, file, "implies"):
             tag, arrow, others = line.partition("=>")
             if not arrow:
-                raise UserError(f"{file}: implies has the line '{line}'; write it as: puppy => dog, animal")
+                raise UserError(f"{file}: cannot parse '{line}' under implies; write it as: puppy => dog, animal")
             yield clean(tag), [clean(other) for other in others.split(",") if clean(other)]
     else:
         for tag, others in _mapping(section, file, "implies"):
@@ -146,7 +146,7 @@ def _names(value: Any, file: Path, section: str) -> list[str]:
     names = value if isinstance(value, list) else [value]
     for name in names:
         if not isinstance(name, str) or not clean(name):
-            raise UserError(f"{file}: {section} holds {name!r} where a tag should be.")
+            raise UserError(f"{file}: {section} has {name!r} where a tag is expected.")
     return [clean(name) for name in names]
 
 

@@ -2,18 +2,18 @@
 
 A label has three states, stored as int8:
 
-     1  PRESENT   somebody said that the tag applies
-     0  UNKNOWN   nobody said anything
-    -1  ABSENT    somebody said that the tag does not apply
+     1  PRESENT   a person or tool says the tag applies
+     0  UNKNOWN   there is no information
+    -1  ABSENT    a person or tool says the tag does not apply
 
-The file form (`save`, `load`) is JSON lines. The first line is a header, every other line one image:
+The file format (`save`, `load`) is JSON lines: a header line, then one line per image:
 
     {"fewtags": 1, "root": "photos", "categories": ["cat", "dog"]}
     {"image": "a.jpg", "split": "train", "present": ["dog"]}
     {"image": "b.jpg", "split": "train", "present": ["dog"], "absent": ["cat"]}
     {"image": "c.jpg", "split": "test", "present": ["cat"], "complete": true}
 
-What is not listed is unknown; with `"complete": true` it is absent, except what `"unknown"` lists. A relative root
+Unlisted tags are unknown; with `"complete": true` they are absent, except those in `"unknown"`. A relative root
 is relative to the file.
 """
 
@@ -38,12 +38,12 @@ from fewtags.wording import printable
 
 @dataclass(frozen=True)
 class Finding:
-    """Something odd or wrong in a dataset, with the place where a person can look at it."""
+    """A problem or oddity in a dataset, and where to find it."""
 
     kind: str  # "missing image", "unknown category", ...: findings of one kind are counted together
     where: str  # file, or file:line
     message: str
-    fatal: bool = False  # training would fail, or would not mean anything
+    fatal: bool = False  # training would fail or be meaningless
 
     def __post_init__(self) -> None:
         """The message may quote anything that a file holds."""
@@ -61,17 +61,17 @@ class Annotations:
     categories: list[str]
     labels: np.ndarray  # [N, C] int8: 1 present, 0 unknown, -1 absent
     splits: np.ndarray  # [N] "train", "val" or "test"
-    name: str = "dataset"  # "voc2007", "photos": shown to people; ROLE's prior is looked up by it
-    notes: list[str] = field(default_factory=list)  # what the reader understood, in words
-    findings: list[Finding] = field(default_factory=list)  # what the reader stumbled on and left out
-    ids: list[str] | None = None  # what the tool that the labels came from calls each image
-    renamed_tags: dict[str, str | None] = field(default_factory=dict)  # tag as written -> category, None if left out
+    name: str = "dataset"  # "voc2007", "photos": for display; ROLE's prior is looked up by it
+    notes: list[str] = field(default_factory=list)  # how the reader interpreted the data, as sentences
+    findings: list[Finding] = field(default_factory=list)  # what the reader could not use
+    ids: list[str] | None = None  # image ids in the tool the labels came from
+    renamed_tags: dict[str, str | None] = field(default_factory=dict)  # tag as written -> category, None if excluded
 
     def __post_init__(self) -> None:
         shape = (len(self.images), len(self.categories))
         if self.labels.shape != shape:
             raise UserError(
-                f"Labels of shape {self.labels.shape} do not fit {shape[0]} images and {shape[1]} categories."
+                f"Labels of shape {self.labels.shape} do not match {shape[0]} images and {shape[1]} categories."
             )
         if self.labels.dtype != np.int8:
             raise UserError(f"Labels must be int8 (1 present, 0 unknown, -1 absent), not {self.labels.dtype}.")
@@ -87,9 +87,9 @@ class Annotations:
             raise UserError(f"{len(self.ids)} ids were given for {len(self.images)} images.")
         wrong = sorted(set(self.splits.tolist()) - set(SPLITS))
         if wrong:
-            raise UserError(f"A split is called '{wrong[0]}'; splits are {', '.join(SPLITS)}.")
+            raise UserError(f"Unknown split '{wrong[0]}'; splits are {', '.join(SPLITS)}.")
 
-    # --- named constructors: the meaning of a blank is chosen by name, never guessed ---
+    # --- named constructors: the caller chooses what a blank means; it is never guessed ---
 
     @classmethod
     def from_tags(
@@ -104,9 +104,9 @@ class Annotations:
         complete: bool = False,
         **more: Any,
     ) -> Annotations:
-        """Listed tags are present; the others are unknown, or absent where the lists are `complete`.
+        """Listed tags are present; the others are unknown, or absent if the lists are `complete`.
 
-        Without `categories` these are all the tags that occur, in alphabetical order.
+        `categories` defaults to all tags that occur, in alphabetical order.
         """
         tags = [list(row) for row in tags]
         absent = [list(row) for row in absent] if absent is not None else [[] for _ in tags]
@@ -120,7 +120,7 @@ class Annotations:
             for row, names in enumerate(lists):
                 unknown = [name for name in names if name not in column]
                 if unknown:
-                    raise UserError(f"{images[row]} has the tag '{unknown[0]}', which is not among the categories.")
+                    raise UserError(f"{images[row]} has the tag '{unknown[0]}', which is not one of the categories.")
                 labels[row, [column[name] for name in names]] = state
         return cls(Path(root), list(images), list(categories), labels, _splits(splits, len(images)), **more)
 
@@ -154,9 +154,9 @@ class Annotations:
     def from_dataframe(cls, frame: Any, **options: Any) -> Annotations:
         """A pandas or polars DataFrame: an image column, and a tag column or one column per tag.
 
-        Columns are found by their usual names or given as `image`, `tags` (a list for one column per tag, with
+        Columns are found by their usual names or passed as `image`, `tags` (a list for one column per tag, with
         `zero` as in from_onehot), `absent` and `split`. Tags in a cell are a list, or text with `separator`. `root`
-        is the folder of the images. Other options are those of every reader (`categories`, `aliases`, ...).
+        is the image folder. Other options are those of every reader (`categories`, `aliases`, ...).
         """
         from fewtags.data.formats.dataframe import read_dataframe  # formats import this module
 
@@ -177,7 +177,7 @@ class Annotations:
         )
 
     def take(self, rows: np.ndarray) -> Annotations:
-        """The chosen rows (indices or a mask), in that order."""
+        """The selected rows (indices or a mask), in that order."""
         rows = np.arange(len(self))[rows]
         return replace(
             self,
@@ -192,12 +192,12 @@ class Annotations:
 
     @property
     def known_positives(self) -> np.ndarray:
-        """[C] in how many images each category is known to be present."""
+        """[C] number of images each category is known to be present in."""
         return (self.labels == PRESENT).sum(0)
 
     @property
     def complete(self) -> bool:
-        """Every label known present or absent?"""
+        """Is every label known (present or absent)?"""
         return bool((self.labels != UNKNOWN).all())
 
     @property
@@ -205,20 +205,20 @@ class Annotations:
         return float((self.labels == UNKNOWN).mean()) if self.labels.size else 0.0
 
     def partial_warning(self, split: str) -> str:
-        """What it means that these labels, which are to measure with, are partial; for people."""
-        how = "unknown ones count as absent, so the true precision is higher than what is measured"
+        """A warning that these labels, which are used for evaluation, are partial."""
+        how = "unknown ones count as absent, so the true precision is higher than the measured one"
         if (self.labels == ABSENT).any():
-            how = "only the known ones are counted"
+            how = "only the known ones count"
         return f"{self.unknown_share:.0%} of the {split} labels are unknown; {how}."
 
     def content_hash(self) -> str:
-        """Of the image names, categories, labels and splits (not of the pixels)."""
+        """Hash of the image names, categories, labels and splits (not of the pixels)."""
         digest = hashlib.sha256()
         digest.update(json.dumps([self.images, self.categories, self.splits.tolist()]).encode())
         digest.update(np.ascontiguousarray(self.labels).tobytes())
         return digest.hexdigest()[:16]
 
-    # --- the file form ---
+    # --- the file format ---
 
     def save(self, file: str | Path) -> None:
         file = Path(file)
@@ -248,7 +248,8 @@ class Annotations:
 
     @classmethod
     def load(cls, file: str | Path) -> Annotations:
-        """Read what `save` wrote, also where images are gone since. `read_annotations` reads any JSON lines file."""
+        """Read a file written by `save`, even if images have gone missing. `read_annotations` reads any JSON lines
+        file."""
         from fewtags.data.formats.json_lines import load_saved  # formats import this module
 
         return load_saved(Path(file))

@@ -1,4 +1,4 @@
-"""Looks at a whole dataset before training: decodes every image, counts every label, and lists all that is wrong."""
+"""Audits a dataset before training: decodes every image, counts every label, and lists every problem."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fewtags.labels import ABSENT, PRESENT, SPLITS, UNKNOWN
 from fewtags.wording import plural
 
 SHOWN = 40  # findings of one kind that are printed
-SMALLEST, LONGEST = 32, 8  # notes below 32 pixels a side, and beyond 8 times as long as wide
-PLAIN_MODES = {"L", "RGB"}  # other modes are converted, which is worth a note
+SMALLEST, LONGEST = 32, 8  # reports sides below 32 pixels and aspect ratios above 8
+PLAIN_MODES = {"L", "RGB"}  # other modes are converted, which is reported
 
 
 class Picture(NamedTuple):
-    """What is remembered of one decoded image."""
+    """What is kept of one decoded image."""
 
     digest: bytes  # of its RGB pixels
     mode: str
@@ -40,25 +40,26 @@ class Audit:
 
     name: str
     num_images: int
-    splits: dict[str, int]  # images per split, only splits that have any
+    splits: dict[str, int]  # images per split; empty splits are omitted
     positives: dict[str, dict[str, int]]  # category -> split -> known positives on readable images
     unknown: dict[str, float]  # split -> share of its labels that are unknown
     readable: np.ndarray  # [N] bool
     findings: list[Finding]
-    notes: list[str] = field(default_factory=list)  # what the reader understood
+    notes: list[str] = field(default_factory=list)  # how the reader interpreted the data
 
     @property
     def fatal(self) -> bool:
-        """Would training fail, or mean nothing?"""
+        """Would training fail or be meaningless?"""
         return any(finding.fatal for finding in self.findings)
 
     def render(self) -> str:
-        """What was understood, findings under their kind with their files, the counts; the verdict is the last line."""
+        """The reader's notes, the findings grouped by kind with their files, the counts, and the verdict as the last
+        line."""
         lines = [*self.notes, ""] if self.notes else []
         for kind, findings in _by_kind(self.findings).items():
             lines += [f"{kind} ({len(findings):,})", *(f"  {finding}" for finding in findings[:SHOWN])]
             more = len(findings) - SHOWN
-            lines += [f"  and {more:,} more; --json lists all", ""] if more > 0 else [""]
+            lines += [f"  and {more:,} more; --json lists them all", ""] if more > 0 else [""]
         return "\n".join([*lines, *self._counts(), "", self._verdict()])
 
     def to_json(self) -> str:
@@ -90,9 +91,9 @@ class Audit:
         fatal = [finding for finding in self.findings if finding.fatal]
         if fatal:
             return "Training would fail: " + " ".join(finding.message for finding in fatal)
-        found = f"{plural(len(self.findings), 'finding')} above" if self.findings else "nothing found"
+        found = f"{plural(len(self.findings), 'finding')} above" if self.findings else "no findings"
         similar = any(finding.kind == "similar tags" for finding in self.findings)
-        hint = " `--propose aliases.yaml` writes the similar tags to a file to edit." if similar else ""
+        hint = " `--propose aliases.yaml` writes the similar tags to a file you can edit." if similar else ""
         return f"Training can start; {found}.{hint}"
 
 
@@ -129,7 +130,7 @@ def audit(annotations: Annotations, workers: int | None = None, progress: Callab
 
 
 def quick_findings(annotations: Annotations) -> list[Finding]:
-    """What can be told without opening a single image: what the reader stumbled on, and how the labels look."""
+    """What can be checked without opening an image: the reader's findings and the labels."""
     return [*annotations.findings, *_rare_categories(annotations), *_images_without_tags(annotations)]
 
 
@@ -168,7 +169,7 @@ def _bad_images(annotations: Annotations, pictures: list[Picture | BadImage]) ->
 
 
 def _duplicates(annotations: Annotations, pictures: list[Picture | BadImage]) -> Iterator[Finding]:
-    """Each image whose pixels came before, beside the first that has them; a pair in two splits is a leak."""
+    """Each image whose pixels were seen before, with the first image that has them; a pair across splits is a leak."""
     first: dict[bytes, dict[str, int]] = defaultdict(dict)  # pixels -> split -> its first row
     for row, picture in enumerate(pictures):
         if isinstance(picture, BadImage):
@@ -182,7 +183,9 @@ def _duplicates(annotations: Annotations, pictures: list[Picture | BadImage]) ->
             if other == split:
                 yield Finding("duplicate image", where, f"the same picture {same} in {split} already.")
             else:
-                message = f"the same picture {same} in {other}, and this one is in {split}: scores will look too good."
+                message = (
+                    f"the same picture {same} in {other}, this one in {split}: a leak, so scores will be too high."
+                )
                 yield Finding("duplicate across splits", where, message)
         seen.setdefault(split, row)
 
@@ -197,14 +200,14 @@ def _odd_pictures(annotations: Annotations, pictures: list[Picture | BadImage]) 
         if min(width, height) < SMALLEST:
             yield Finding("unusual size", where, f"only {width} x {height} pixels.")
         elif max(width, height) > LONGEST * min(width, height):
-            yield Finding("unusual size", where, f"{width} x {height} pixels; resizing to a square distorts it much.")
+            yield Finding("unusual size", where, f"{width} x {height} pixels; resizing to a square distorts it a lot.")
 
 
 # --- labels ---
 
 
 def _what_stops_training(usable: Annotations) -> Iterator[Finding]:
-    """`usable` are the readable images. Only the first reason is given: the others follow from it."""
+    """`usable` are the readable images. Only the first reason is reported: the others follow from it."""
     training = usable.split("train")
     if not usable.categories:
         yield Finding("no categories", usable.name, "There are no categories.", fatal=True)
@@ -226,7 +229,7 @@ def _rare_categories(usable: Annotations) -> Iterator[Finding]:
     for category, count in zip(usable.categories, usable.split("train").known_positives, strict=True):
         if count == 0:
             yield Finding(
-                "category without positives", category, "no training image is known to have it; it cannot be learnt."
+                "category without positives", category, "no training image is known to have it; it cannot be learned."
             )
         elif count == 1:
             yield Finding("category with one positive", category, "only one training image is known to have it.")
@@ -248,7 +251,7 @@ def _images_without_tags(annotations: Annotations) -> Iterator[Finding]:
 
 
 def count_by_kind(findings: list[Finding]) -> str:
-    """Such as "missing image (2), category with one positive (1)"."""
+    """For example "missing image (2), category with one positive (1)"."""
     return ", ".join(f"{kind} ({len(found):,})" for kind, found in _by_kind(findings).items())
 
 

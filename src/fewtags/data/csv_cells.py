@@ -1,4 +1,4 @@
-"""Cells of CSV files that spreadsheets would run as formulas (`=cmd|...`), made harmless and read back."""
+"""CSV cells that spreadsheets would run as formulas (`=cmd|...`): escaped when written, unescaped when read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def protected(cell: Any) -> Any:
-    """With an apostrophe before a text that a spreadsheet would take as a formula: it shows the text instead."""
+    """Prefixes text that a spreadsheet would run as a formula with an apostrophe, so that it is shown as text."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
 
 
 def unprotected(cell: str) -> str:
-    """What was written, without that apostrophe."""
+    """The text without that apostrophe."""
     return cell[1:] if cell[:1] == "'" and cell[1:].startswith(FORMULA_STARTS) else cell

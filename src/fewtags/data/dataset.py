@@ -1,4 +1,4 @@
-"""Images from disk to tensors: the paper's input pipeline, and what happens to a file that cannot be read."""
+"""Images from disk to tensors: the paper's input pipeline, and the handling of unreadable files."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Loaded:
 
 
 class ImageDataset:
-    """Item (epoch, row) -> Sample. The augmentation depends on seed, epoch and row alone, so it can be repeated.
+    """Item (epoch, row) -> Sample. The augmentation depends on seed, epoch and row alone, so it is reproducible.
 
-    Training images are resized to `first_side` and then augmented; the others are resized to the input size at once.
-    Several threads may read from it.
+    Training images are resized to `first_side` and then augmented; the others are resized directly to the input size.
+    Thread-safe.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ImageDataset:
         return self.views(row, [epoch])[0]
 
     def views(self, row: int, epochs: Sequence[int]) -> list[Sample]:
-        """The image as it is seen in each of these epochs; its file is opened once."""
+        """The image as seen in each of these epochs; its file is opened once."""
         try:
             image = self._resized(row)
         except BadImage as error:
@@ -95,8 +95,8 @@ class Collate:
     """Samples -> Loaded, without the images that could not be read."""
 
     def __init__(self, labels: Tensor | None, pin: bool = False):
-        self.labels = labels  # [N, C]; None where nobody needs any
-        self.pin = pin  # in memory from which a GPU copies while it computes
+        self.labels = labels  # [N, C]; None if not needed
+        self.pin = pin  # pinned memory: a GPU copies from it while it computes
 
     def __call__(self, samples: Sequence[Sample]) -> Loaded:
         broken = {sample.row: sample.problem for sample in samples if sample.image is None}

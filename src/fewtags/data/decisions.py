@@ -1,10 +1,11 @@
-"""What people decided about single labels, as a file of its own: laid over the labels of a dataset, never mixed in.
+"""Decisions of reviewers about single labels, in a separate file: applied on top of a dataset's labels, never merged
+in.
 
 JSON lines, one decision each:
 
     {"image": "a.jpg", "tag": "dog", "label": 1, "reviewer": "ann", "decided_at": "2026-11-16T12:00:00Z", "run": "a"}
 
-`label` is 1 present, -1 absent, 0 unsure (unknown). Of several lines about one label the last counts.
+`label` is 1 present, -1 absent, 0 unsure (unknown). The last line about a label counts.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class DecidedLabel:
     label: int
     reviewer: str = ""
     decided_at: str = ""  # ISO 8601
-    run: str = ""  # whose review it was made in
+    run: str = ""  # the run that was reviewed
 
 
 def write_decisions(decisions: Iterable[DecidedLabel], file: Path) -> None:
@@ -45,7 +46,7 @@ def read_decisions(file: Path) -> list[DecidedLabel]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise DataError(f"{file} should hold decisions about labels; it cannot be read ({error}).") from None
+        raise DataError(f"{file} should be a file of decisions, but it cannot be read ({error}).") from None
     decisions = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -53,18 +54,18 @@ def read_decisions(file: Path) -> list[DecidedLabel]:
             if decision.label not in STATES:
                 raise ValueError(f"label {decision.label!r}")
         except (ValueError, TypeError, RecursionError) as error:
-            raise DataError(f"{file}:{number} is no decision about a label ({error}).") from None
+            raise DataError(f"{file}:{number} is not a valid decision ({error}).") from None
         decisions.append(decision)
     return decisions
 
 
 def latest(decisions: Iterable[DecidedLabel]) -> dict[tuple[str, str], DecidedLabel]:
-    """By image and tag, the last decision about each."""
+    """The last decision about each (image, tag)."""
     return {(decision.image, decision.tag): decision for decision in decisions}
 
 
 def decided(annotations: Annotations, labels: Mapping[tuple[str, str], int]) -> Annotations:
-    """The annotations with labels (image, tag) -> 1, 0 or -1 laid over them; what they do not have is left out."""
+    """The annotations with (image, tag) -> 1, 0 or -1 applied on top; images and tags they do not have are ignored."""
     rows = {image: row for row, image in enumerate(annotations.images)}
     columns = {name: column for column, name in enumerate(annotations.categories)}
     changed = annotations.labels.copy()
@@ -75,7 +76,7 @@ def decided(annotations: Annotations, labels: Mapping[tuple[str, str], int]) -> 
 
 
 def summary(decisions: Iterable[DecidedLabel]) -> dict[str, Any]:
-    """Where labels came from, for the record of a run."""
+    """Counts of the decisions, for a run's record."""
     standing = list(latest(decisions).values())
     states = Counter(STATES[decision.label] for decision in standing)
     return {

@@ -1,4 +1,4 @@
-"""Which files of a folder are photos: those that can be opened, and those that are photos but cannot be (RAW, HEIC)."""
+"""Which files in a folder are photos: those that can be opened, and those that cannot (RAW, HEIC)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RAW_SUFFIXES = (
 HEIC, RAW, UNNAMEABLE = "HEIC", "RAW", "unnameable"
 SORTED = 50_000  # entries of one folder that are put in order; more come as the folder has them
 REMEDIES = {
-    HEIC: "{} (pip install 'fewtags[heic]' to read them)",
+    HEIC: "{} (to read them: pip install 'fewtags[heic]')",
     RAW: "{} (export them as JPEG to use them)",
     UNNAMEABLE: "{} whose name is not valid Unicode (rename them to use them)",
 }
@@ -35,7 +35,7 @@ def heif_is_installed() -> bool:
 
 
 def is_image(name: str) -> bool:
-    """By its suffix, can this file be opened? HEIC only where the extra `heic` is installed."""
+    """Can a file with this suffix be opened? HEIC only if the extra `heic` is installed."""
     lower = name.lower()
     return lower.endswith(IMAGE_SUFFIXES) or (lower.endswith(HEIF_SUFFIXES) and heif_is_installed())
 
@@ -49,20 +49,20 @@ def unsupported_kind(name: str) -> str | None:
 
 
 def unsupported_reason(kind: str) -> str:
-    """Why a photo of this kind cannot be used and what to do, to stand behind its name."""
+    """Why a photo of this kind cannot be used and what to do; follows the file name."""
     if kind == HEIC:
         return "is a HEIC photo, which needs an extra: pip install 'fewtags[heic]'"
-    return "is a RAW photo, which fewtags does not develop; export it as JPEG"
+    return "is a RAW photo, which fewtags cannot read; export it as JPEG"
 
 
 @dataclass
 class Skipped:
-    """Photos that were passed over, by kind."""
+    """Number of skipped photos, by kind."""
 
     kinds: Counter[str] = field(default_factory=Counter)
 
     def sentence(self, folder: Path) -> str:
-        """'' where nothing was passed over."""
+        """'' if nothing was skipped."""
         parts = [REMEDIES[kind].format(_photos(kind, count)) for kind, count in sorted(self.kinds.items())]
         return f"Skipped in {folder}: {' and '.join(parts)}." if parts else ""
 
@@ -73,7 +73,7 @@ def _photos(kind: str, count: int) -> str:
 
 
 def walk_images(root: Path, skipped: Skipped | None = None) -> Iterator[str]:
-    """Image files below a folder, relative to it, in a stable order; hidden files and folders are left out.
+    """Image files below a folder, relative to it, in a stable order; hidden files and folders are skipped.
 
     Photos that cannot be opened are counted in `skipped`.
     """

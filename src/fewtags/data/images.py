@@ -1,8 +1,8 @@
-"""Opens one image file, whatever a photo collection holds, as upright 8-bit RGB; or says in one sentence why not.
+"""Opens an image file of any kind found in photo collections as upright 8-bit RGB, or says in one sentence why not.
 
-A camera's photo is many times larger than what a network sees, and unpacking all of it takes longer than the network.
-So `open_resized` unpacks no more than the resize needs: a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, and other
-formats are averaged down as they are converted. Both sides stay at least OVERSAMPLING times as long as the result's;
+A camera photo is many times larger than the network's input, and decoding all of it takes longer than the network.
+So `open_resized` decodes no more than the resize needs: a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, and other
+formats are averaged down during conversion. Both sides stay at least OVERSAMPLING times those of the result;
 a picture that cannot be halved under this rule is read exactly as `open_image` reads it.
 """
 
@@ -25,14 +25,14 @@ from PIL.JpegImagePlugin import JpegImageFile
 from fewtags.data.remote import read_remote, remote_url
 from fewtags.errors import DataError, UserError
 
-# What a file may turn out to be, whatever its name says. Pillow knows more, but nobody keeps photos in the rest, and
-# some of it starts other programs (EPS runs Ghostscript). HEIF is there if pillow-heif is installed.
+# Formats we accept, whatever the file's name. Pillow knows more, but nobody keeps photos in the rest, and
+# some start other programs (EPS runs Ghostscript). HEIF is available if pillow-heif is installed.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000", "HEIF")
 DECODER = 2  # goes up when an image file gives other pixels than before: what was kept is then made anew
 OVERSAMPLING = 2  # with 2, scaling changes the 224 px result by 0.2 grey levels on average, and costs no mAP
-STRIP_PIXELS = 2**20  # colours are converted so many pixels at a time, so that only the file's own pixels are in memory
-LARGE_PIXELS = 2**25  # larger pictures are unpacked one at a time, however many threads read
-ORIENTATION = 0x0112  # the EXIF tag, and how each of its values is set upright
+STRIP_PIXELS = 2**20  # converted per strip of this size, so only the file's own pixels are in memory
+LARGE_PIXELS = 2**25  # larger pictures are decoded one at a time, however many threads read
+ORIENTATION = 0x0112  # the EXIF tag, and the transpose that undoes each value
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -42,7 +42,7 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-UPLOAD = "image"  # what a picture without a file is called in messages
+UPLOAD = "image"  # name of a picture without a file, in messages
 LYING = (5, 6, 7, 8)  # width and height are swapped
 
 _large_picture = threading.Lock()
@@ -56,14 +56,14 @@ class BadImage(DataError):
         self.path, self.kind, self.reason = Path(path), kind, reason
 
     def __reduce__(self) -> tuple[type[BadImage], tuple[Path, str, str]]:
-        return BadImage, (self.path, self.kind, self.reason)  # crosses the process border of a DataLoader's workers
+        return BadImage, (self.path, self.kind, self.reason)  # so it can be pickled by DataLoader workers
 
 
 class Stored(NamedTuple):
-    """A picture as its file has it, not yet upright."""
+    """A picture as stored in its file, not yet upright."""
 
     image: Image.Image  # RGB, perhaps scaled down
-    extent: tuple[float, float]  # how much of it is picture: the last column and row may be covered in part only
+    extent: tuple[float, float]  # how much of it is picture: the last column and row may be partly covered
     orientation: int
     scaled: bool
 
@@ -75,9 +75,9 @@ def open_image(path: str | Path) -> Image.Image:
 
 
 def open_resized(source: str | Path | bytes, size: tuple[int, int]) -> Image.Image:
-    """The picture at `size` (width, height), upright, its aspect ratio not kept. Raises BadImage.
+    """The picture resized to `size` (width, height), upright, aspect ratio not kept. Raises BadImage.
 
-    `source` is a file, or what an image file holds.
+    `source` is a path, or the bytes of an image file.
     """
     stored = _unpack(source if isinstance(source, bytes) else Path(source), size)
     if stored.scaled:
@@ -95,9 +95,9 @@ def num_pixels(content: bytes) -> int:
 
 
 def picture_in_memory(picture: Image.Image | np.ndarray, number: int = 0) -> Image.Image:
-    """A PIL image, or an array [H, W, 3], [H, W, 4] or [H, W] of bytes, as `open_image` would give it from a file.
+    """A PIL image, or an array [H, W, 3], [H, W, 4] or [H, W] of bytes, as `open_image` would return it.
 
-    `number` is what an error calls it by.
+    `number` identifies it in errors.
     """
     name = Path(f"image {number}")
     if isinstance(picture, np.ndarray):
@@ -110,11 +110,11 @@ def picture_in_memory(picture: Image.Image | np.ndarray, number: int = 0) -> Ima
     return _upright(_to_rgb(picture, name, 1, 1), _orientation(picture))
 
 
-# --- unpacking ---
+# --- decoding ---
 
 
 def _unpack(source: Path | bytes, size: tuple[int, int] | None) -> Stored:
-    """The picture of a file, decoded to its last row; scaled down where `size` is all that is wanted of it."""
+    """The fully decoded picture of a file; scaled down if only `size` is needed."""
     path = Path(UPLOAD) if isinstance(source, bytes) else source
     with _opened(path, source) as file:
         full = file.size
@@ -130,14 +130,14 @@ def _unpack(source: Path | bytes, size: tuple[int, int] | None) -> Stored:
 
 @contextmanager
 def _opened(path: Path, source: Path | bytes) -> Iterator[ImageFile]:
-    """The file's header read; whatever goes wrong with the file, then or later, is a BadImage."""
+    """The file with its header read; any later problem with it is raised as BadImage."""
     try:
         if isinstance(source, Path) and (url := remote_url(source)) is not None:
             source = read_remote(url)
         if isinstance(source, Path):
             _check_file(source)
         elif not source:
-            raise BadImage(path, "empty file", "it has zero bytes.")
+            raise BadImage(path, "empty file", "it is empty.")
         content = source if isinstance(source, Path) else io.BytesIO(source)
         with Image.open(content, formats=readable_formats()) as file:
             yield file
@@ -146,10 +146,10 @@ def _opened(path: Path, source: Path | bytes) -> Iterator[ImageFile]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BadImage(path, "missing image", "the file does not exist.") from error
     except UnidentifiedImageError as error:
-        raise BadImage(path, "not an image", "what it holds is no image format that fewtags reads.") from error
+        raise BadImage(path, "not an image", "it is not in an image format that fewtags reads.") from error
     except Image.DecompressionBombError as error:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0) // 1_000_000
-        reason = f"it unpacks to more than {limit} million pixels; make it smaller."
+        reason = f"it decodes to more than {limit} million pixels; make it smaller."
         raise BadImage(path, "oversized image", reason) from error
     # Pillow's decoders raise nearly anything on damaged bytes: OSError, SyntaxError, struct.error, IndexError, ...
     except Exception as error:
@@ -160,11 +160,11 @@ def _opened(path: Path, source: Path | bytes) -> Iterator[ImageFile]:
 
 def _check_file(path: Path) -> None:
     status = path.stat()
-    if not stat.S_ISREG(status.st_mode):  # reading a named pipe would wait for ever
+    if not stat.S_ISREG(status.st_mode):  # reading a named pipe would block forever
         what = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a pipe"
         raise BadImage(path, "not an image", f"this is {what}, not an image file.")
     if status.st_size == 0:
-        raise BadImage(path, "empty file", "the file has zero bytes.")
+        raise BadImage(path, "empty file", "the file is empty.")
 
 
 @cache
@@ -179,7 +179,7 @@ def readable_formats() -> tuple[str, ...]:
 
 
 def _draft(file: ImageFile, size: tuple[int, int] | None) -> tuple[float, float]:
-    """Let a JPEG be decoded at a fraction of its size. Returns the width and height that the picture will have."""
+    """Have a JPEG decoded at a fraction of its size. Returns the width and height it will have."""
     if size is None or not isinstance(file, JpegImageFile):
         return file.size
     width, height = _lying(size, _orientation(file))
@@ -188,13 +188,13 @@ def _draft(file: ImageFile, size: tuple[int, int] | None) -> tuple[float, float]
 
 
 def _in_turn(file: ImageFile, full: tuple[int, int]) -> AbstractContextManager[object]:
-    """Large pictures wait for each other. A progressive JPEG unpacks to its full size, whatever it is scaled to."""
+    """Large pictures are decoded one at a time. A progressive JPEG always decodes to its full size."""
     width, height = full if "progressive" in file.info else file.size
     return _large_picture if width * height > LARGE_PIXELS else nullcontext()
 
 
 def _spare(extent: tuple[float, float], size: tuple[int, int]) -> tuple[int, int]:
-    """How many pixels, across and down, may be averaged to one."""
+    """How many pixels, across and down, can be averaged into one."""
     across, down = (int(have / (OVERSAMPLING * want)) for have, want in zip(extent, size, strict=True))
     return max(across, 1), max(down, 1)
 
@@ -215,7 +215,7 @@ def _upright(image: Image.Image, orientation: int) -> Image.Image:
 
 
 def _lying(size: tuple[int, int], orientation: int) -> tuple[int, int]:
-    """What is `size` when it stands upright, as it lies in the file."""
+    """The upright `size` as width and height in the file."""
     return (size[1], size[0]) if orientation in LYING else size
 
 
@@ -223,9 +223,9 @@ def _lying(size: tuple[int, int], orientation: int) -> tuple[int, int]:
 
 
 def _to_rgb(image: Image.Image, path: Path, across: int, down: int) -> Image.Image:
-    """8-bit RGB, transparent parts white; every `across` x `down` pixels averaged to one.
+    """8-bit RGB, transparency over white; each block of `across` x `down` pixels averaged into one.
 
-    This goes in strips of whole blocks, which gives the same pixels and keeps one copy less of a large picture.
+    Works in strips of whole blocks, which gives the same pixels with one copy less of a large picture in memory.
     """
     if image.mode == "RGB" and not image.has_transparency_data and across == down == 1:
         return image
@@ -244,7 +244,7 @@ def _to_rgb(image: Image.Image, path: Path, across: int, down: int) -> Image.Ima
 
 
 def _conversion(image: Image.Image) -> Callable[[Image.Image], Image.Image]:
-    """What makes RGB of any part of this image."""
+    """The function that converts any part of this image to RGB."""
     if image.mode.startswith(("I", "F")):
         brightest = _brightest(image)
         return lambda part: _eight_bit(part, brightest).convert("RGB")
@@ -259,12 +259,12 @@ def _over_white(part: Image.Image) -> Image.Image:
 
 
 def _eight_bit(part: Image.Image, brightest: float) -> Image.Image:
-    """Grey values beyond 8 bits, scaled. Pillow's own conversion would clip at 255, which turns most of them white."""
+    """Scale grey values of more than 8 bits. Pillow's own conversion clips at 255, which turns most of them white."""
     return Image.fromarray((_values(part) / brightest * 255).clip(0, 255).round().astype(np.uint8))
 
 
 def _brightest(image: Image.Image) -> float:
-    """What counts as white: 65535 in 16 bits, otherwise the smallest usual range that holds all values."""
+    """The value of white: 65535 for 16 bits, otherwise the top of the smallest usual range that holds all values."""
     if image.mode.startswith("I;16"):
         return 65535.0
     width, height = image.size

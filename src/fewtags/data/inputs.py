@@ -1,6 +1,6 @@
-"""What Python users hand over (paths, pictures in memory, tag lists, matrices, data frames) as lists and Annotations.
+"""Inputs of the Python API (paths, pictures in memory, tag lists, matrices, data frames) as lists and Annotations.
 
-Data frames are recognised by what they can do, so that neither pandas nor polars has to be installed.
+Data frames are duck-typed, so neither pandas nor polars has to be installed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Images = Any  # a folder or file, paths, pictures, a data frame with a column 'i
 
 
 def listed(images: Images) -> list[Path | Picture]:
-    """The images one by one: one picture or many, an array [N, H, W, 3], a data frame's column, any iterable."""
+    """The images as a list: from one picture or many, an array [N, H, W, 3], a data frame's column, any iterable."""
     if isinstance(images, str | Path):
         return [Path(images)]
     if isinstance(images, Annotations):
@@ -45,7 +45,7 @@ def listed(images: Images) -> list[Path | Picture]:
 
 
 def _is_one_picture(array: np.ndarray) -> bool:
-    """[H, W] or [H, W, 3 or 4] of numbers; [N, H, W, 3] are many, and so are texts."""
+    """True for numbers of shape [H, W] or [H, W, 3 or 4]; [N, H, W, 3] is many pictures, and so are strings."""
     return array.dtype.kind not in "OUS" and (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4)))
 
 
@@ -53,14 +53,12 @@ def _path(image: Any) -> Path:
     try:
         return Path(image)
     except TypeError:
-        raise UserError(
-            f"An image is a path, a PIL image or an array; {type(image).__name__} is none of them."
-        ) from None
+        raise UserError(f"An image must be a path, a PIL image or an array, not {type(image).__name__}.") from None
 
 
 @contextmanager
 def as_files(images: Sequence[Path | Picture], folder: Path | None = None) -> Iterator[list[Path]]:
-    """Paths of the images; pictures in memory become PNG files, in `folder` or for as long as the block takes."""
+    """Paths of the images; pictures in memory become PNG files, in `folder` or in a temporary folder."""
     with TemporaryDirectory(prefix="fewtags-") as temporary:
         place = folder or Path(temporary)
         if not all(isinstance(image, Path) for image in images):
@@ -82,7 +80,7 @@ def as_files(images: Sequence[Path | Picture], folder: Path | None = None) -> It
 def annotations_of(
     images: Images, tags: Any = None, *, pictures: Path | None = None, **options: Any
 ) -> Iterator[Annotations]:
-    """Images with their tags. Pictures in memory become files in the folder `pictures`, or only for a while."""
+    """Images with their tags. Pictures in memory become files in `pictures` or in a temporary folder."""
     frame = tags if image_column(tags) else images if tags is None and is_frame(images) else None
     if isinstance(images, Annotations):
         yield images
@@ -106,7 +104,7 @@ def from_lists(
     splits: Sequence[str] | None = None,
     **options: Any,
 ) -> Annotations:
-    """Images one by one with a matrix of labels, or with the tags of each, as a list or as a text."""
+    """A list of images with a label matrix, or with each image's tags as a list or a string."""
     if options:
         raise UserError(
             f"{next(iter(options))}= is an option for reading files; lists of images take classes=, complete=."
@@ -114,13 +112,13 @@ def from_lists(
     if tags is None:
         raise UserError("Tags are missing: give a tag file, a list of tag lists, or a matrix with classes=[...].")
     if isinstance(tags, str | Path):
-        raise UserError(f"The tag file {tags} goes with the folder of its images; here is a list of images instead.")
+        raise UserError(f"The tag file {tags} goes with an image folder, but a list of images was given.")
     paths = [str(path.absolute()) for path in images]
     if is_frame(tags):
         classes, tags = list(map(str, tags.columns)), tags.to_numpy()
     if isinstance(tags, np.ndarray) and tags.ndim == 2:
         if classes is None:
-            raise UserError("A matrix of labels needs the names of its columns: classes=[...].")
+            raise UserError("A label matrix needs the names of its columns: classes=[...].")
         zero = "absent" if complete else "unknown"
         return Annotations.from_onehot(paths, tags, classes, zero=zero, root="/", splits=splits)
     lists = [row or () for row in tag_lists(list(tags), None)]
@@ -135,7 +133,7 @@ def is_frame(value: Any) -> bool:
 
 
 def image_column(frame: Any) -> str | None:
-    """The column that names or holds images, where this is a data frame that has one."""
+    """The column with images or their names, if this is a data frame that has one."""
     return find_column(list(map(str, frame.columns)), None, IMAGE_NAMES, "image") if is_frame(frame) else None
 
 
@@ -143,7 +141,7 @@ def tag_column(frame: Any) -> str:
     names = list(map(str, frame.columns))
     found = find_column(names, None, TAG_NAMES, "tags")
     if found is None:
-        raise UserError(f"The DataFrame has the columns {', '.join(names)}; call that of the tags 'tags'.")
+        raise UserError(f"The DataFrame has the columns {', '.join(names)}; rename the tag column to 'tags'.")
     return found
 
 
@@ -153,6 +151,6 @@ def splits_of(frame: Any) -> list[str]:
 
 
 def holds_pictures(frame: Any) -> bool:
-    """In memory, instead of the names of their files."""
+    """Does it hold pictures in memory instead of file names?"""
     name = image_column(frame)
     return name is not None and any(isinstance(image, Image.Image | np.ndarray) for image in cells(frame, name))

@@ -1,6 +1,6 @@
 """Batches of images, read by threads while the network runs.
 
-Their order depends on seed and epoch alone, and every image comes exactly once.
+The order depends only on seed and epoch, and every image comes exactly once per epoch.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fewtags.data.store import ImageStore, PreparedImages
 from fewtags.errors import UserError
 
 KEEP_BYTES = 2 * 1024**3
-AHEAD = 2  # batches that may wait to be used
+AHEAD = 2  # batches read ahead
 
 
 class EpochBatches:
-    """Batches of (epoch, row) for one epoch, from a given step on; `start(epoch, step)` says where.
+    """Batches of (epoch, row) for one epoch, starting at a given step; `start(epoch, step)` sets both.
 
-    The rows are dealt into batches of nearly equal size, so that no short batch is left over at the end. Of each batch,
-    every process takes its share.
+    Rows are divided into batches of nearly equal size, so there is no short last batch. Of each batch,
+    each process takes its share.
     """
 
     def __init__(self, num_rows: int, batch_size: int, *, shuffle: bool, seed: int = 0):
@@ -79,7 +79,7 @@ def image_batches(
     batch_size: int = 32,
     workers: int | None = None,
     augment: bool,
-    shuffle: bool | None = None,  # by default where augmented
+    shuffle: bool | None = None,  # default: if augmented
     seed: int = 0,
     on_gpu: bool = False,
     store: str | None = None,

@@ -1,4 +1,4 @@
-"""The protocol of the experiments: complete labels in, the few that a method may see out."""
+"""The protocol of the experiments: from complete labels to the few a method may see."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def hide_labels(truth: np.ndarray, proportion: float, seed: int = 0) -> np.ndarr
     """Keep each positive with probability `proportion`: int8 [N, C], 1 known present and 0 unknown.
 
     `truth` is the complete matrix [N, C] of 1 (or True) for present, and 0, -1 or False for absent. Every
-    entry has one random number, drawn over the whole matrix at once whatever the truth is, so that
+    entry has one random number, drawn for the whole matrix regardless of the truth, so that
 
     - what is known at 10 % is also known at 20 % (with the same seed and shape), and
     - whether a label is kept does not depend on any other label.
 
-    An image may lose all its positives; it stays in the training set with nothing known. Negatives are
+    An image that loses all its positives stays in the training set. Negatives are
     never known.
     """
     positive = positives(truth)
@@ -29,9 +29,9 @@ def hide_labels(truth: np.ndarray, proportion: float, seed: int = 0) -> np.ndarr
 
 
 def single_positive(truth: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Keep exactly one positive of each image, chosen evenly among its positives: int8 [N, C], 1 known and 0 unknown.
+    """Keep exactly one positive per image, chosen uniformly: int8 [N, C], 1 known and 0 unknown.
 
-    An image without positives keeps none, and is not dropped. With the same seed the positive kept is the
+    An image without positives is kept with none. With the same seed the positive kept is the
     one that `hide_labels` keeps longest as the proportion falls.
     """
     positive = positives(truth)
@@ -44,10 +44,11 @@ def single_positive(truth: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 def positives(labels: np.ndarray) -> np.ndarray:
-    """Where a label matrix of 1, 0, -1 or bool says present: bool [N, C]. Raises UserError for any other matrix."""
+    """Which entries of a label matrix of 1, 0, -1 or bool are present: bool [N, C]. Raises UserError for other
+    matrices."""
     labels = np.asarray(labels)
     if labels.ndim != 2:
-        raise UserError(f"Labels should be a matrix, images by categories; their shape is {labels.shape}.")
+        raise UserError(f"Labels should be a matrix [images, categories]; their shape is {labels.shape}.")
     if labels.dtype == bool:
         return labels
     wrong = ~np.isin(labels, (-1, 0, 1))

@@ -1,4 +1,4 @@
-"""The keywords of a photo: embedded as XMP, IPTC or Windows' own, and in .xmp sidecars beside it."""
+"""The keywords of a photo: embedded as XMP, IPTC or Windows keywords, and in .xmp sidecars next to it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fewtags.data.images import readable_formats
 from fewtags.data.xml import MalformedXml
 from fewtags.data.xmp import Keywords, read_packet
 
-XP_KEYWORDS = 0x9C9E  # EXIF tag of the Windows Explorer: UTF-16 with semicolons
+XP_KEYWORDS = 0x9C9E  # EXIF tag of Windows Explorer: UTF-16, semicolon-separated
 IPTC_KEYWORDS, IPTC_CHARSET = (2, 25), (1, 90)
 LARGEST_PACKET = 32 << 20  # bytes; XMP with embedded previews reaches some megabytes
 PNG_XMP, PNG_IPTC = b"XML:com.adobe.xmp", b"Raw profile type iptc"
 
 
 class BadKeywords(Exception):
-    """Says why a photo's keywords cannot be read, without its name."""
+    """Why a photo's keywords cannot be read, without its name."""
 
 
 def sidecars(image: Path) -> list[Path]:
-    """`a.jpg.xmp` (digiKam, darktable) and `a.xmp` (Lightroom, Bridge), those of them that exist."""
+    """`a.jpg.xmp` (digiKam, darktable) and `a.xmp` (Lightroom, Bridge), if they exist."""
     names = (image.name + ".xmp", image.stem + ".xmp", image.name + ".XMP", image.stem + ".XMP")
     return [file for file in map(image.with_name, dict.fromkeys(names)) if file.is_file()]
 
@@ -40,12 +40,12 @@ def read_sidecar(file: Path) -> Keywords:
 
 
 def embedded_packet(path: Path) -> bytes:
-    """The XMP packet inside a photo, b'' where there is none. Raises BadKeywords."""
+    """The XMP packet inside a photo, b'' if there is none. Raises BadKeywords."""
     return _embedded(path)[0]
 
 
 def embedded_keywords(path: Path) -> Keywords:
-    """What is written in the photo itself. Pixels are not decoded. Raises BadKeywords."""
+    """The keywords in the photo itself. Pixels are not decoded. Raises BadKeywords."""
     packet, iptc, windows = _embedded(path)
     keywords = Keywords([*iptc, *windows])
     if packet:
@@ -68,9 +68,9 @@ def _embedded(path: Path) -> tuple[bytes, list[str], list[str]]:
             packet = image.info.get("xmp") or b""
             records = IptcImagePlugin.getiptcinfo(image) or {}
             windows = image.getexif().get(XP_KEYWORDS, b"")
-    except OSError as error:  # also what Pillow raises where a file is no picture
+    except OSError as error:  # also raised by Pillow if a file is not a picture
         raise BadKeywords(f"its keywords cannot be read: {error.strerror or 'it is not a picture'}") from None
-    except Exception as error:  # Pillow raises nearly anything on damaged bytes
+    except Exception as error:  # Pillow may raise almost anything on damaged bytes
         raise BadKeywords(f"its keywords cannot be read: {' '.join(str(error).split())}") from None
     packet = packet if isinstance(packet, bytes) else str(packet).encode()
     return packet[:LARGEST_PACKET], list(_iptc_words(records)), list(_windows_words(windows))
@@ -99,11 +99,11 @@ def _windows_words(value: object) -> Iterator[str]:
         yield from (clean(word) for word in text.split(";") if clean(word))
 
 
-# --- PNG: Pillow reads texts behind the pixels only by decoding these ---
+# --- PNG: Pillow reads text chunks after the pixels only by decoding the pixels ---
 
 
 def _png_texts(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """(keyword, text) of the text chunks. Compressed ones are unpacked up to the largest packet."""
+    """(keyword, text) of the text chunks. Compressed ones are decompressed up to LARGEST_PACKET."""
     position = 0
     while position + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, position)
@@ -136,7 +136,7 @@ def _hex_profile(text: bytes) -> bytes:
 
 
 def _iptc_records(data: bytes) -> dict[tuple[int, int], bytes | list[bytes]]:
-    """The charset and keywords of IPTC data, found by their marks within whatever surrounds them."""
+    """The charset and keywords of IPTC data, located by their markers in the surrounding bytes."""
     words, charset = [], b""
     position = data.find(b"\x1c")
     while 0 <= position <= len(data) - 5:

@@ -1,7 +1,7 @@
-"""Work done ahead by threads, its results in order.
+"""Work done ahead in threads, with results in order.
 
 Threads, not processes: Pillow, torch and the other runtimes do their work outside the interpreter lock, so two threads
-keep two cores busy; nothing is copied or pickled, and there is no child to lose a signal, a lock or its shared memory.
+keep two cores busy; nothing is copied or pickled, and no child process can lose a signal, a lock or shared memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_WORKERS = 16
 
 
 def num_cores() -> int:
-    """Cores that this process may use, shared with the other processes that torchrun started here."""
+    """Cores available to this process, divided among the processes torchrun started on this machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
@@ -36,10 +36,10 @@ def in_order(
     ahead: int,
     initializer: Callable[[], object] | None = None,  # called once in each thread
 ) -> Generator[Result, None, None]:
-    """`work(item)` for every item, in order. Threads are at most `ahead` items before the one that is asked for.
+    """`work(item)` for every item, in order. Threads run at most `ahead` items ahead of the consumer.
 
-    `items` is read as it is needed, in the caller's thread. What `work` raises is raised here, in its place. With no
-    workers everything happens here, one item at a time.
+    `items` is consumed lazily, in the caller's thread. An exception in `work` is raised here, in order. With no
+    workers, everything runs in the caller's thread.
     """
     if workers == 0:
         yield from map(work, items)

@@ -1,4 +1,4 @@
-"""What a run trains and measures on: reads the data, hides labels for experiments, holds out a validation part."""
+"""The data of a run: reads it, hides labels for experiments, holds out a validation set."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.settings import Settings
 from fewtags.wording import plural
 
-HOLD_OUT = 0.15  # where the data has neither a val nor a test split
+HOLD_OUT = 0.15  # if the data has neither a val nor a test split
 
 
 class DataConfig(Settings):
@@ -29,7 +29,7 @@ class DataConfig(Settings):
     tags: str | None = None
     """Label file for a plain folder of images (CSV, JSON lines)."""
     format: str = "auto"
-    """Name of the layout, where looking at the folder is not enough."""
+    """Name of the layout, if it is not detected."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the reader, such as `data.options.zero=absent` for one-hot files."""
     known: float | Literal["single"] | None = None
@@ -42,7 +42,7 @@ class DataConfig(Settings):
     """Folder that `fewtags prepare` made of these images: they are read from it, which is faster where the backbone is
     trained. The numbers of a run are the same."""
     val_share: float | None = Field(None, ge=0, lt=1)
-    """Share of the training images held out for validation; by default 0.15 where the data has no val or test split."""
+    """Share of the training images held out for validation; default: 0.15 if the data has no val or test split."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class RunData:
     truth: np.ndarray | None = None  # [N, C] complete labels of the training images: for the log only
     val: Annotations | None = None
     test: Annotations | None = None
-    sentences: list[str] = field(default_factory=list)  # what was understood, for the first lines of a run
-    given: np.ndarray | None = None  # [N, C] training labels before people's decisions, where there are any
+    sentences: list[str] = field(default_factory=list)  # how the data was read, printed first in a run
+    given: np.ndarray | None = None  # [N, C] training labels before decisions, if there are any
 
 
 def prepare_data(config: DataConfig, seed: int = 0) -> RunData:
     if not config.source:
         raise UserError(
-            "No data was given; name a folder or file, for example `fewtags train photos/ --tags tags.csv`."
+            "No data was given; pass a folder or file, for example `fewtags train photos/ --tags tags.csv`."
         )
     annotations = read_annotations(config.source, tags=config.tags, format=config.format, **config.options)
     return split_data(annotations, config, seed)
@@ -78,20 +78,20 @@ def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> R
     if share is None:
         share = 0.0 if len(val) or len(test) else HOLD_OUT
     if share and not len(val):
-        known = (train.labels != UNKNOWN).any(1)  # what nothing is known of cannot be measured on
+        known = (train.labels != UNKNOWN).any(1)  # images without known labels cannot be evaluated on
         held_out = np.zeros(len(train), dtype=bool)
         held_out[known] = stratified_split(observed.labels[known], share, seed)
         val = train.take(held_out)  # with the labels it came with: complete ones stay complete
         observed, truth = observed.take(~held_out), truth[~held_out] if truth is not None else None
-        sentences.append(f"{plural(len(val), 'training image')} set aside for validation.")
+        sentences.append(f"{plural(len(val), 'training image')} held out for validation.")
     if not (observed.labels == PRESENT).any():
         raise DataError(f"No image of {annotations.name} is known to have any tag, so there is nothing to learn from.")
     # Decisions come after the split, so that the same images are held out with them and without, and only in training
-    # images: what people decide about is no random sample, which is what held-out labels must be.
+    # images: held-out labels must be a random sample, and reviewed labels are not.
     given, labels = None, decided_labels(config)
     if labels:
         given, observed = observed.labels, decided(observed, labels)
-        sentences.append(f"{plural(len(labels), 'label')} as people decided in a review ({config.decisions}).")
+        sentences.append(f"{plural(len(labels), 'label')} set by a review ({config.decisions}).")
     sentences.append(describe_labels(observed))
     for name, part in (("validation", val), ("test", test)):
         if len(part) and not part.complete:
@@ -100,7 +100,7 @@ def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> R
 
 
 def decided_labels(config: DataConfig) -> dict[tuple[str, str], int]:
-    """(image, tag) -> label, from the file of decisions."""
+    """(image, tag) -> label, from the decisions file."""
     if config.decisions is None:
         return {}
     return {label: decision.label for label, decision in latest(read_decisions(Path(config.decisions))).items()}
@@ -112,8 +112,8 @@ def observe(train: Annotations, config: DataConfig) -> tuple[Annotations, np.nda
         return train, train.labels if train.complete else None
     if not train.complete:
         raise UserError(
-            f"data.known={config.known} hides labels of a completely labelled set for an experiment, but "
-            f"{train.unknown_share:.0%} of these labels are unknown already; leave data.known out."
+            f"data.known={config.known} hides labels of a fully labelled dataset for an experiment, but "
+            f"{train.unknown_share:.0%} of these labels are already unknown; remove data.known."
         )
     truth = train.labels
     if config.known == "single":
@@ -130,15 +130,15 @@ def describe_labels(train: Annotations) -> str:
     text = (
         f"Training on {plural(len(train), 'image')} with {plural(len(train.categories), 'category', 'categories')}: "
         f"{plural(known, 'tag')} known "
-        f"({known / len(train):.2f} an image), {absent:,} known absent, {train.unknown_share:.1%} of labels unknown."
+        f"({known / len(train):.2f} per image), {absent:,} known absent, {train.unknown_share:.1%} of labels unknown."
     )
     if not without:
         return text
-    return f"{text} {plural(without, 'category has', 'categories have')} no known image and cannot be learned."
+    return f"{text} {plural(without, 'category has', 'categories have')} no known positives and cannot be learned."
 
 
 def measurable(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """Truth [N, C] and the mask of entries that count. Without any known absence, unknown has to count as absent."""
+    """Truth [N, C] and the mask of entries that count. If no absence is known, unknown has to count as absent."""
     truth = labels == PRESENT
     if (labels != UNKNOWN).all() or not (labels == ABSENT).any():
         return truth, None

@@ -1,4 +1,4 @@
-"""From an image file to the square the backbone sees: one place for training, prediction, pages and export."""
+"""From an image file to the backbone's square input: one place for training, prediction, pages and export."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class InputConfig(Settings):
     size: int = Field(224, ge=16)
     """Side of the square image that the backbone sees; 448 in the paper."""
     resize: int | None = Field(None, ge=1)
-    """Side to which images are resized first, not keeping their aspect ratio; by default size * 8/7 (512 for 448)."""
+    """Side images are first resized to, aspect ratio not kept; default: size * 8/7 (512 for 448)."""
     crops: list[int] | None = None
-    """Crop sides, one drawn for each training image; by default resize * 1, 7/8, 6/8, 5/8, 4/8 as in the paper."""
+    """Crop sides, one drawn per training image; default: resize * 1, 7/8, 6/8, 5/8, 4/8 as in the paper."""
     flip: bool = True
-    """Mirror half of the training images."""
+    """Flip half of the training images horizontally."""
     augment: bool = True
-    """Train on random crops and mirrored images; otherwise on the whole image, as it is evaluated."""
+    """Train on random crops and flips; otherwise on the whole image, as in evaluation."""
     keep_in_memory: bool | None = None
-    """Keep the resized images in memory after their first reading; by default if they take less than 2 GB."""
+    """Cache the resized images in memory; default: if they take less than 2 GB."""
 
     @model_validator(mode="after")
     def _crops_fit(self) -> Self:
@@ -44,20 +44,20 @@ class InputConfig(Settings):
 
 
 def read_square(path: str | Path, side: int) -> Image.Image:
-    """The picture as a square, not keeping its aspect ratio, as the paper does. Raises BadImage.
+    """The picture as a square, aspect ratio not kept, as in the paper. Raises BadImage.
 
-    A network that sees plain images sees this at `InputConfig.size`; crops are taken of it at `first_side`.
+    Without augmentation the network sees this at `InputConfig.size`; crops are taken from it at `first_side`.
     """
     return open_resized(path, (side, side))
 
 
 def square(image: Image.Image, side: int) -> Image.Image:
-    """What `read_square` would give of an opened picture."""
+    """The same as `read_square`, for an opened picture."""
     return image if image.size == (side, side) else image.resize((side, side), Image.Resampling.BICUBIC)
 
 
 def random_crop_flip(image: Image.Image, config: InputConfig, rng: np.random.Generator) -> np.ndarray:
-    """Crop a square of one of the given sides anywhere, resize it to the input size, mirror every second image."""
+    """Crop a random square of one of the given sides, resize it to the input size, flip it with probability 1/2."""
     side = int(rng.choice(config.crop_sides))
     left, top = rng.integers(0, config.first_side - side + 1, size=2).tolist()
     box = (left, top, left + side, top + side)

@@ -1,4 +1,4 @@
-"""Tags that may be one: plurals, other blanks and accents, one-letter typos; as a file of aliases to edit."""
+"""Likely duplicate tags (plurals, whitespace, accents, one-letter typos), written as an alias file to edit."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fewtags.data.aliases import fold
 from fewtags.errors import UserError
 
 SHORTEST_TYPO = 5  # letters; shorter words have too many neighbours (cat, car, bat)
-SERIES = 20  # so many words of one form are a series of names, not typos
+SERIES = 20  # more words of one form than this are a series of names, not typos
 RARE_SHARE = 0.05  # a typo is rare beside the right spelling
 PLAIN = re.compile(r"[^\W\d_][\w ]*", re.UNICODE)
 
 
 class Proposal(NamedTuple):
-    """`drop` may be `keep` in another spelling."""
+    """`drop` may be another spelling of `keep`."""
 
     keep: str
     drop: str
     reason: str
-    sure: bool  # otherwise a person should look twice
-    images: tuple[int, int]  # that have each
+    sure: bool  # otherwise it needs a second look
+    images: tuple[int, int]  # number of images with each
 
     def __str__(self) -> str:
         kept, dropped = self.images
@@ -35,10 +35,10 @@ class Proposal(NamedTuple):
 
 
 def propose_merges(counts: Mapping[str, int]) -> list[Proposal]:
-    """Pairs of tags, given the number of images that have each; the more frequent one is kept."""
+    """Pairs of tags, from the number of images per tag; the more frequent one is kept."""
     found: dict[str, Proposal] = {}
     for reason, sure, pairs in (
-        ("blanks, marks or accents", True, _equal(counts, _without_marks)),
+        ("spaces, punctuation or accents", True, _equal(counts, _without_marks)),
         ("plural", True, _equal(counts, lambda tag: _singular(_without_marks(tag)))),
         ("one letter", False, _one_letter_apart(counts)),
     ):
@@ -47,22 +47,22 @@ def propose_merges(counts: Mapping[str, int]) -> list[Proposal]:
             is_typo = not sure and (counts[drop] > max(2, RARE_SHARE * counts[keep]) or counts[drop] == counts[keep])
             if drop not in found and not is_typo:
                 found[drop] = Proposal(keep, drop, reason, sure, (counts[keep], counts[drop]))
-    # What is dropped cannot be kept for another: dogs -> dog and dogz -> dogs would be a chain.
+    # A dropped tag cannot be another's target: dogs -> dog and dogz -> dogs would be a chain.
     return [proposal for proposal in found.values() if proposal.keep not in found]
 
 
 def write_proposals(proposals: list[Proposal], file: Path) -> None:
-    """A file of aliases with one line per proposal; the doubtful ones are comments. Never over another file."""
+    """An alias file with one line per proposal; doubtful ones are commented out. Never overwrites a file."""
     if file.exists():
-        raise UserError(f"{file} exists already, and may have been edited; choose another name, or remove it.")
+        raise UserError(f"{file} already exists and may have been edited; choose another name or remove it.")
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as beside:
         beside.write_text("\n".join(_lines(proposals)) + "\n", encoding="utf-8")
 
 
 def _lines(proposals: list[Proposal]) -> Iterator[str]:
-    yield "# Tags that may be one, found by `fewtags check`. Remove the lines that are wrong; remove the # before those"
-    yield "# that are right. Then give the file as --aliases to `fewtags check` and `fewtags train`."
+    yield "# Likely duplicate tags, found by `fewtags check`. Delete the lines that are wrong; uncomment those"
+    yield "# that are right. Then pass the file as --aliases to `fewtags check` and `fewtags train`."
     groups: dict[str, list[Proposal]] = defaultdict(list)
     for proposal in proposals:
         groups[proposal.keep].append(proposal)
@@ -87,7 +87,7 @@ def _images(count: int) -> str:
 
 
 def _equal(counts: Mapping[str, int], form: Callable[[str], str]) -> Iterator[tuple[str, str]]:
-    """Tags whose forms are equal, each beside the most frequent of them."""
+    """Tags whose forms are equal, each paired with the most frequent of them."""
     groups: dict[str, list[str]] = defaultdict(list)
     for tag in counts:
         groups[form(tag)].append(tag)
@@ -104,7 +104,7 @@ def _without_marks(tag: str) -> str:
 
 
 def _singular(tag: str) -> str:
-    """English, by the usual endings of the last word."""
+    """The English singular, by the usual endings of the last word."""
     for ending, instead in (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("sses", "ss"), ("xes", "x")):
         if tag.endswith(ending) and len(tag) > len(ending) + 1:
             return tag.removesuffix(ending) + instead
@@ -114,11 +114,11 @@ def _singular(tag: str) -> str:
 
 
 def _one_letter_apart(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """A letter more, less, other or swapped. Words that differ by one have a form in common that lacks one letter."""
+    """One letter added, missing, changed or swapped. Such words share a form that lacks one letter."""
     shorter: dict[str, list[str]] = defaultdict(list)
     words = {tag: fold(tag) for tag in counts}
     for tag, word in words.items():
-        if len(word) >= SHORTEST_TYPO and not any(map(str.isdigit, word)):  # model 1 and model 2 are two
+        if len(word) >= SHORTEST_TYPO and not any(map(str.isdigit, word)):  # model 1 and model 2 are different
             for form in {word, *(word[:place] + word[place + 1 :] for place in range(len(word)))}:
                 shorter[form].append(tag)
     seen = set()

@@ -1,4 +1,4 @@
-"""Holds out a share of the images so that every category, rare ones too, is held out in about that share."""
+"""Holds out a share of the images such that about that share of every category, even rare ones, is held out."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fewtags.errors import UserError
 def stratified_split(labels: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
     """Which images to hold out: bool [N], True for about `share` of the images and of each category's known positives.
 
-    Iterative stratification (Sechidis et al., ECML 2011): categories are dealt with from the rarest to the most
-    frequent, counting known positives among the images not yet placed; each fills up what it still lacks on both
-    sides. Images without known positives come last and make up the total. Afterwards every category that has a
+    Iterative stratification (Sechidis et al., ECML 2011): categories are processed from the rarest to the most
+    frequent, counting known positives among the images not yet placed; each fills up its quota on both
+    sides. Images without known positives come last and complete the total. Finally, every category that has a
     known positive keeps at least one in training.
     """
     positive = np.asfortranarray(positives(labels))  # read by column
@@ -31,7 +31,7 @@ def _deal(positive: np.ndarray, share: float, random: np.random.Generator) -> np
     num_images = len(positive)
     held_out, placed = np.zeros(num_images, dtype=bool), np.zeros(num_images, dtype=bool)
     left = positive.sum(axis=0)  # [C] known positives not placed yet
-    lacking = share * left  # [C] how many of them the held-out side still wants
+    lacking = share * left  # [C] how many of them the held-out side still needs
     while left.any():
         category = int(np.where(left > 0, left, num_images + 1).argmin())
         rows = random.permutation(np.flatnonzero(positive[:, category] & ~placed))
@@ -47,13 +47,13 @@ def _deal(positive: np.ndarray, share: float, random: np.random.Generator) -> np
 def _nearest(wanted: float, available: int) -> int:
     """The whole number from 0 to `available` nearest to `wanted`; a half goes to training.
 
-    The paper deals image by image to the side that lacks more of the category; this is the number it ends at.
+    The paper assigns image by image to the side that lacks more of the category; this is the resulting number.
     """
     return int(np.clip(np.ceil(wanted - 0.5), 0, available))
 
 
 def _keep_one_for_training(positive: np.ndarray, held_out: np.ndarray) -> None:
-    """Moves an image back for each category that lost all its positives. Moving back never costs another its own."""
+    """Moves an image back for each category that lost all its positives; this never takes one from another category."""
     for category in np.flatnonzero(positive.any(axis=0)):
         rows = np.flatnonzero(positive[:, category])
         if held_out[rows].all():
@@ -64,4 +64,4 @@ def _generator(seed: int) -> np.random.Generator:
     try:
         return np.random.default_rng(index(seed))
     except (TypeError, ValueError):
-        raise UserError(f"The seed is {seed!r}; it should be a whole number from 0.") from None
+        raise UserError(f"The seed is {seed!r}; it should be a non-negative integer.") from None

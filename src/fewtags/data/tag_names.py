@@ -1,6 +1,6 @@
-"""What each tag that was read is called in the end: spellings joined, aliases applied, rare tags dropped.
+"""The final name of each tag: spellings merged, aliases applied, rare tags dropped.
 
-The same rules serve readers that collect sets of tags (`tidy_rows`) and readers that have a matrix (`tidy_columns`).
+The same rules apply to readers that collect sets of tags (`tidy_rows`) and to those with a matrix (`tidy_columns`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHOWN = 8  # examples in a sentence
 
 
 class TagSets(Protocol):
-    """What is known of one image's tags, as a reader collects it."""
+    """What a reader knows about one image's tags."""
 
     present: set[str]
     absent: set[str]
@@ -36,20 +36,20 @@ class TagRules:
 
 @dataclass
 class TagNames:
-    """`final` maps every tag that was read to its name, or to None where it was left out."""
+    """`final` maps every tag that was read to its name, or to None if it was excluded."""
 
     final: dict[str, str | None]
-    notes: list[str] = field(default_factory=list)  # what was done, in words
-    rare: set[str] = field(default_factory=set)  # names left out because too few images have them
+    notes: list[str] = field(default_factory=list)  # what was done, as sentences
+    rare: set[str] = field(default_factory=set)  # names dropped because too few images have them
 
     @property
     def changes(self) -> dict[str, str | None]:
-        """Only the tags that are called otherwise than they were written."""
+        """Only the tags whose name differs from how they were written."""
         return {printable(tag): name for tag, name in self.final.items() if tag != name}
 
 
 def name_tags(counts: Mapping[str, int], rules: TagRules, categories: Sequence[str] | None = None) -> TagNames:
-    """Names for tags that were seen in `counts[tag]` images. Where `categories` are given, theirs are the spellings."""
+    """Names for tags that were seen in `counts[tag]` images. If `categories` are given, their spelling is used."""
     aliases = rules.aliases
     final: dict[str, str | None] = {}
     for tag in counts:  # Visual Genome has 80,000, and a file made to hurt has ten times as many
@@ -74,7 +74,7 @@ def _joined_spellings(
     for tag, name in final.items():
         if name is not None and keys[name] in several:
             images[name] += counts[tag]
-    # Of equally frequent spellings the one in small letters; they sort behind capital ones.
+    # Of equally frequent spellings, the lower-case one wins: it sorts last.
     spelling = {key: max(used[key], key=lambda name: (images[name], name)) for key in several}
     spelling |= aliases.spellings | {fold(name): name for name in reversed(categories or ())}
     exact = set(categories or ())  # both 'Dog' and 'dog' may be given
@@ -93,7 +93,7 @@ def _spelling_notes(final: Mapping[str, str | None]) -> list[str]:
     examples = [f"{_quoted(tags)} as '{name}'" for name, tags in sorted(joined.items())]
     count = sum(map(len, joined.values()))
     words = "1 spelling was" if count == 1 else f"{count:,} spellings were"
-    return [f"{words} joined with others: {_some(examples)} (merge_case=false keeps them apart)."]
+    return [f"{words} merged: {_some(examples)} (merge_case=false keeps them apart)."]
 
 
 def _alias_notes(final: Mapping[str, str | None], aliases: Aliases) -> list[str]:
@@ -104,9 +104,9 @@ def _alias_notes(final: Mapping[str, str | None], aliases: Aliases) -> list[str]
     present = {fold(name) for name in final.values() if name is not None}
     implying = [f"'{tag}'" for tag in aliases.implied if tag in present]
     parts = [f"read {_some(renamed)}"] if renamed else []
-    parts += [f"left out {_some(excluded)}"] if excluded else []
-    parts += [f"gave images of {_some(implying)} the tags these imply"] if implying else []
-    return [f"By {aliases.file}: {'; '.join(parts) or 'no tag of it occurs here'}."]
+    parts += [f"excluded {_some(excluded)}"] if excluded else []
+    parts += [f"gave images with {_some(implying)} the implied tags"] if implying else []
+    return [f"Aliases in {aliases.file}: {'; '.join(parts) or 'none of its tags occur here'}."]
 
 
 def _quoted(tags: Iterable[str]) -> str:
@@ -149,7 +149,7 @@ def _renamed(tags: Collection[str], final: Mapping[str, str | None]) -> set[str]
 
 
 def _imply(rows: Iterable[TagSets], aliases: Aliases) -> None:
-    """Who has puppy has dog; and who is known not to have dog is known not to have puppy."""
+    """An image with puppy has dog; an image known not to have dog is known not to have puppy."""
     known = {fold(tag): tag for row in rows for tag in (*row.present, *row.absent)}
     implying = {known[tag]: others for tag, others in aliases.implied.items() if tag in known}
     for row in rows:
@@ -173,7 +173,7 @@ def _rare_tags(rows: Iterable[TagSets], min_images: int) -> set[str]:
 
 def _without(names: TagNames, rare: set[str], min_images: int) -> TagNames:
     words = "1 tag" if len(rare) == 1 else f"{len(rare):,} tags"
-    note = f"Left out {words} with fewer than {min_images} images: {_some(sorted(rare))}."
+    note = f"Dropped {words} with fewer than {min_images} images: {_some(sorted(rare))}."
     final = {tag: None if name in rare else name for tag, name in names.final.items()}
     return TagNames(final, [*names.notes, note], rare)
 
@@ -184,7 +184,7 @@ def _without(names: TagNames, rare: set[str], min_images: int) -> TagNames:
 def tidy_columns(
     labels: np.ndarray, columns: Sequence[str], rules: TagRules, categories: Sequence[str] | None = None
 ) -> tuple[np.ndarray, list[str], TagNames]:
-    """Labels [N, C] whose columns may be the same tag -> labels and category names without such repetitions."""
+    """Labels [N, C], possibly with several columns per tag -> labels and category names without duplicates."""
     positives = (labels == PRESENT).sum(0).tolist()
     counts: Counter[str] = Counter()
     for column, count in zip(columns, positives, strict=True):
@@ -208,7 +208,7 @@ def tidy_columns(
 
 
 def _joined(labels: np.ndarray) -> np.ndarray:
-    """Several columns as one: present wins over absent, absent over unknown."""
+    """Merges columns: present wins over absent, absent over unknown."""
     if labels.shape[1] == 1:
         return labels[:, 0]
     absent = (labels == ABSENT).any(1)

@@ -1,4 +1,4 @@
-"""XML of any origin: without entities that unfold to gigabytes or read files, and with one kind of error."""
+"""XML from untrusted sources: no entities (they can expand to gigabytes or read files), and one kind of error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from defusedxml.ElementTree import fromstring
 
 
 class MalformedXml(Exception):
-    """Says why, without the file's name. `line` is 0 where it is not known."""
+    """The reason, without the file name. `line` is 0 if unknown."""
 
     def __init__(self, reason: str, line: int = 0):
         super().__init__(reason)
@@ -22,6 +22,6 @@ def parse_xml(data: bytes) -> Element:
     except ParseError as error:
         raise MalformedXml(str(error), error.position[0]) from None
     except DefusedXmlException:
-        raise MalformedXml("it declares a DTD or entities, which are not read because they can do harm") from None
-    except (LookupError, ValueError, RecursionError) as error:  # encodings: unknown, of several bytes, or wrong
+        raise MalformedXml("it declares a DTD or entities, which are rejected as unsafe") from None
+    except (LookupError, ValueError, RecursionError) as error:  # encodings: unknown, multi-byte, or wrong
         raise MalformedXml(" ".join(str(error).split()) or type(error).__name__) from None

@@ -1,4 +1,4 @@
-"""Keywords in XMP packets: where photo programs write them, and how to read them all.
+"""Keywords in XMP packets: where photo software writes them, and how to read them all.
 
     dc:subject                      flat list; Lightroom, digiKam, Bridge, Windows, exiftool
     lr:hierarchicalSubject          "animal|dog"; Lightroom, darktable, Capture One
@@ -6,7 +6,7 @@
     MicrosoftPhoto:LastKeywordXMP   "animal/dog"; Windows
     mediapro:CatalogSets            "animal|dog"; Media Pro
 
-Programs differ in which of these they read, so what is written goes to the first three (`fewtags.data.writers.xmp`).
+Programs differ in which of these they read, so we write to the first three (`fewtags.data.writers.xmp`).
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ LIGHTROOM = "http://ns.adobe.com/lightroom/1.0/"
 DIGIKAM = "http://www.digikam.org/ns/1.0/"
 MICROSOFT = "http://ns.microsoft.com/photo/1.0/"
 MEDIA_PRO = "http://ns.iview-multimedia.com/mediapro/1.0/"
-FEWTAGS = "urn:fewtags:xmp:1#"  # what fewtags itself remembers in a sidecar
+FEWTAGS = "urn:fewtags:xmp:1#"  # fewtags' own records in a sidecar
 
-HIERARCHIES = (  # namespace, property, what stands between the levels
+HIERARCHIES = (  # namespace, property, separator between levels
     (LIGHTROOM, "hierarchicalSubject", "|"),
     (DIGIKAM, "TagsList", "/"),
     (MICROSOFT, "LastKeywordXMP", "/"),
     (MEDIA_PRO, "CatalogSets", "|"),
 )
-INTERNAL = ("darktable", "_digikam_internal_tags_")  # first levels of what programs note for themselves
+INTERNAL = ("darktable", "_digikam_internal_tags_")  # first levels of programs' internal tags
 Hierarchy = Literal["all", "leaf"]
 
 
 @dataclass
 class Keywords:
-    """What one photo is tagged with."""
+    """The keywords of one photo."""
 
     flat: list[str] = field(default_factory=list)
     paths: list[tuple[str, ...]] = field(default_factory=list)  # from the top level down
-    predicted: list[str] = field(default_factory=list)  # what fewtags wrote
-    rejected: list[str] = field(default_factory=list)  # what it wrote and a person took out again
+    predicted: list[str] = field(default_factory=list)  # written by fewtags
+    rejected: list[str] = field(default_factory=list)  # written by fewtags and removed by a person
 
     def add(self, other: Keywords) -> None:
         self.flat += other.flat
@@ -53,7 +53,7 @@ class Keywords:
         self.rejected += other.rejected
 
     def tags(self, hierarchy: Hierarchy = "all") -> set[str]:
-        """Each keyword once. A path gives all its levels, or its last; a flat keyword may be a path as well."""
+        """Each keyword once. A path gives all its levels, or its last; a flat keyword may also be a path."""
         paths = [*self.paths, *(split_path(keyword, "|") for keyword in self.flat)]
         paths = [path for path in paths if path and path[0].casefold() not in INTERNAL]
         if hierarchy == "all":
@@ -71,11 +71,11 @@ def split_path(text: str, separator: str) -> tuple[str, ...]:
 
 def read_packet(packet: bytes) -> Keywords:
     """The keywords of an XMP packet or sidecar file. Raises MalformedXml."""
-    if packet[:2] not in (b"\xff\xfe", b"\xfe\xff"):  # half of UTF-16 is such bytes
+    if packet[:2] not in (b"\xff\xfe", b"\xfe\xff"):  # UTF-16 is full of such bytes
         packet = packet.strip(b"\0 \t\r\n")  # padding
     root = parse_xml(packet)
     if not any(True for _ in root.iter(f"{{{RDF}}}RDF")):
-        raise MalformedXml("it is XML, but no XMP: there is no rdf:RDF in it")
+        raise MalformedXml("it is XML but not XMP: it has no rdf:RDF")
     keywords = Keywords([clean(text) for text in values(root, DC, "subject") if clean(text)])
     for namespace, name, separator in HIERARCHIES:
         keywords.paths += filter(None, (split_path(text, separator) for text in values(root, namespace, name)))

@@ -1,1 +1,1 @@
-"""A run: training, evaluation, checkpoints and logs. Knows every method through one contract and names none."""
+"""A run: training, evaluation, checkpoints and logs. Uses every method through one contract and names none."""

@@ -1,4 +1,4 @@
-"""One checkpoint: written beside and then renamed, so it is whole or absent; read without executing pickled code."""
+"""One checkpoint: written atomically, so it is complete or absent; read without executing pickled code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def save_checkpoint(content: dict[str, Any], file: Path) -> None:
 
 
 def check_sums(file: Path) -> None:
-    """A checkpoint is a zip archive whose parts have checksums, which torch does not look at. Raises ValueError."""
+    """A checkpoint is a zip archive with checksums, which torch does not verify. Raises ValueError."""
     try:
         with zipfile.ZipFile(file) as archive:
             damaged = archive.testzip()
@@ -38,12 +38,12 @@ def check_sums(file: Path) -> None:
 
 def load_checkpoint(file: Path) -> dict[str, Any]:
     if not file.is_file():
-        raise UserError(f"There is no checkpoint {file}; was the run stopped before its first epoch ended?")
+        raise UserError(f"There is no checkpoint {file}; was the run stopped during its first epoch?")
     try:
         check_sums(file)
         content = read_tensors(file)
     except ValueError as error:
-        raise UserError(f"{file} is damaged or not a checkpoint of fewtags ({error}).") from error
+        raise UserError(f"{file} is damaged or not a fewtags checkpoint ({error}).") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else None
         raise UserError(f"{file} is not a checkpoint of format {FORMAT} (found {found!r}).")

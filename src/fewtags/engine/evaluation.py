@@ -1,4 +1,4 @@
-"""Predict with the model alone (never the objective), every image once, and measure."""
+"""Predict every image once with the model (never the objective), and measure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def predict(
     autocast: Callable[[], AbstractContextManager] = nullcontext,
     on_step: Callable[[], None] = lambda: None,
 ) -> Predictions:
-    """Probabilities of `shape` [N, C]; under several processes each predicts its share and all get the whole."""
+    """Probabilities of `shape` [N, C]; with several processes each predicts its share and all receive the whole."""
     was_training = model.training
     model.eval()
     logits = [torch.zeros(0, shape[1], device=device)]
@@ -77,7 +77,7 @@ def predict_some(
             break
     model.train(was_training)
     if not rows:
-        raise DataError("Not a single training image could be read.")
+        raise DataError("None of the training images could be read.")
     probabilities, labels = (distributed.gather_rows(torch.cat(part)) for part in zip(*rows, strict=True))
     return probabilities.cpu().numpy(), labels.cpu().numpy()
 
@@ -94,6 +94,6 @@ def _assemble(logits: Tensor, index: Tensor, broken: dict[int, str], shape: tupl
     probabilities = np.full(shape, np.nan, dtype=np.float32)
     probabilities[rows] = logits.sigmoid().cpu().numpy()
     not_numbers = int(np.isnan(probabilities[rows]).any(1).sum())
-    if not_numbers:  # left in, they would pass for unreadable images and vanish from the scores
-        raise RunFailed(f"The model gives no number (NaN) for {not_numbers} of {len(rows)} images; was it damaged?")
+    if not_numbers:  # otherwise they would count as unreadable images and vanish from the scores
+        raise RunFailed(f"The model's output is NaN for {not_numbers} of {len(rows)} images; is it damaged?")
     return Predictions(probabilities, broken)

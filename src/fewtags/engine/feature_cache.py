@@ -1,10 +1,10 @@
-"""Features of the frozen stages, computed once and kept for every run that shares them.
+"""Features of the frozen stages, computed once and shared by all runs that need them.
 
 A cache is a folder named by a hash of everything its content depends on: the image files, the frozen stages and their
-weights, the input pipeline, the number of views, the runtime and the number type. Anything that changes makes another
-folder. While it is written the folder is called `<key>.part`; a half-written one is completed first.
+weights, the input pipeline, the number of views, the runtime and the number type. Any change gives a new
+folder. While it is being written the folder is named `<key>.part`; an unfinished one is completed first.
 
-`cache.enabled=auto` keeps what the head looks at: the average of each map (2.5 KB an image) where that is all, else the
+`cache.enabled=auto` caches what the head needs: the average of each map (2.5 KB per image) if that is enough, else the
 maps (125 KB).
 """
 
@@ -153,15 +153,15 @@ class CachedBatches:
             yield Loaded(Batch(maps, self.labels[index], index) if len(index) else None, broken)
 
 
-# --- what is worth keeping ---
+# --- what to cache ---
 
 
 def keeps_features(config: CacheConfig, model: Classifier, size: int, num_views: int) -> bool:
-    """Are features computed once and kept? `auto` does so where the whole backbone is frozen and the disk has room for
-    `num_views` of them; else they are computed anew in every epoch."""
+    """Are features computed once and cached? `auto` does so if the whole backbone is frozen and the disk has room for
+    `num_views` of them; else they are recomputed in every epoch."""
     backbone = model.backbone
     if config.enabled is True and not backbone.num_frozen:
-        raise UserError("cache.enabled=true keeps the maps of frozen stages, but model.train_from freezes none.")
+        raise UserError("cache.enabled=true caches the maps of frozen stages, but model.train_from freezes none.")
     if config.enabled != "auto":
         return config.enabled
     if backbone.num_frozen < len(backbone.stages):
@@ -173,7 +173,7 @@ def keeps_features(config: CacheConfig, model: Classifier, size: int, num_views:
 
 
 def keeps_averages(config: CacheConfig, model: Classifier) -> bool:
-    """Instead of whole maps."""
+    """Cache averages instead of whole maps?"""
     return config.enabled == "auto" and model.looks_at_the_average
 
 
@@ -194,7 +194,7 @@ def cached_batches(
     *,
     pooled: bool = False,
     augment: bool,
-    shuffle: bool | None = None,  # by default where augmented
+    shuffle: bool | None = None,  # default: if augmented
     batch_size: int,
     seed: int = 0,
     workers: int | None = None,
@@ -272,8 +272,8 @@ def cache_key(about: Mapping[str, Any], runtime: str) -> str:
 
 
 def find_cache(root: Path, about: Mapping[str, Any], runtime: str) -> Path | None:
-    """The finished cache; if the runtime may be any, of whichever made it, as their features agree. Where averages are
-    enough, those of maps that another run kept will do."""
+    """The finished cache; with runtime auto, from any runtime, as their features agree. If averages are
+    enough, those of maps that another run cached also work."""
     for kept in [about, {**about, "pooled": False}] if about["pooled"] else [about]:
         for name in KINDS if runtime == "auto" else [runtime]:
             if (root / cache_key(kept, name) / "about.json").is_file():
@@ -282,7 +282,7 @@ def find_cache(root: Path, about: Mapping[str, Any], runtime: str) -> Path | Non
 
 
 def cache_root(config: CacheConfig) -> Path:
-    """Where caches are kept; a temporary one where nobody asked for it and there is no writing to that place."""
+    """The cache folder; a temporary one if caching was not requested and the folder is not writable."""
     if config.folder:
         return Path(config.folder)
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fewtags" / "features"
@@ -303,7 +303,8 @@ def temporary_root() -> Path:
 
 @contextmanager
 def one_at_a_time(result: Path) -> Iterator[None]:
-    """Of runs that want `result` one makes it and the others wait. The lock ends with its process, however it ends."""
+    """Of the runs that need `result`, one computes it and the others wait. The lock is released when its process
+    ends."""
     locks = result.parent / ".locks"
     locks.mkdir(parents=True, exist_ok=True)
     try:
@@ -320,8 +321,8 @@ def one_at_a_time(result: Path) -> Iterator[None]:
 
 
 def image_hash(annotations: Annotations, root: Path, log: RunLog | None = None) -> str:
-    """A hash of all image files' names and content. They are read once, and again when one has another time of change:
-    a copy of the data, or one that was only touched, finds its features."""
+    """A hash of all image files' names and content. They are read once, and again if a modification time changes:
+    copied or merely touched data still finds its features."""
     remembered = root / ".images" / image_stamps(annotations)
     with one_at_a_time(remembered):
         if not is_digest(remembered):
@@ -348,7 +349,7 @@ def content_hash(annotations: Annotations, bar: ProgressBar) -> str:
 
 
 def image_stamps(annotations: Annotations) -> str:
-    """A hash of every image file's place, size and time of change."""
+    """A hash of every image file's path, size and modification time."""
     digest = hashlib.sha256()
     for row in range(len(annotations)):
         path = annotations.path(row)
@@ -376,7 +377,7 @@ def weights_hash(backbone: Backbone) -> str:
 def compute(
     folder: Path, dataset: ImageDataset, making: Pass, views: int, dtype: str, log: RunLog | None = None
 ) -> None:
-    """Fill `<folder>.part` row by row, going on where an interrupted one ended; then rename it."""
+    """Fill `<folder>.part` row by row, resuming an interrupted one; then rename it."""
     part, num_images = folder.with_name(folder.name + ".part"), len(dataset)
     part.mkdir(parents=True, exist_ok=True)
     state = Progress.read(part / "progress.json", views)
@@ -414,8 +415,8 @@ def compute(
 
 @dataclass
 class Progress:
-    rows: int = 0  # that are written
-    shape: list[int] = field(default_factory=list)  # of one map; empty until an image could be read
+    rows: int = 0  # written so far
+    shape: list[int] = field(default_factory=list)  # of one map; empty until an image has been read
     broken: dict[str, str] = field(default_factory=dict)  # row -> why its image could not be read
     checksums: list[list[int]] = field(default_factory=list)  # of each view: the CRC of every ROWS_PER_CHUNK rows
 
@@ -465,17 +466,17 @@ def write_maps(out: IO[bytes], loaded: Loaded, first: int, view: int, state: Pro
 
 
 def announce(part: Path, needed: int, log: RunLog | None) -> None:
-    """Say so before much is written, and refuse what cannot fit."""
+    """Announce a large cache, and reject one that does not fit."""
     free = shutil.disk_usage(part).free
     if needed > free:
         raise RunFailed(
             f"The feature cache needs {needed / 1e9:.1f} GB and {part.parent} has {free / 1e9:.1f} GB free; "
-            "give another place with cache.folder, fewer cache.views, or do without (cache.enabled=false)."
+            "set another cache.folder, use fewer cache.views, or disable the cache (cache.enabled=false)."
         )
     if needed > WORTH_SAYING and log is not None:
         log.say(
-            f"Feature maps of all images are kept in {part.parent}: {needed / 1e9:.1f} GB, which later runs share. "
-            "cache.enabled=false computes them in every epoch instead."
+            f"Feature maps of all images are cached in {part.parent}: {needed / 1e9:.1f} GB, shared by later runs. "
+            "cache.enabled=false recomputes them in every epoch instead."
         )
 
 

@@ -1,6 +1,6 @@
-"""Once over many images: read, decoded and run through the network by threads, the results in order.
+"""One pass over many images: read, decoded and run through the network in threads, with results in order.
 
-This is what the feature cache, `predict`, `evaluate` and `discover` do, so they are equally fast.
+Shared by the feature cache, `predict`, `evaluate` and `discover`, so they are equally fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class FeaturePass:
-    """Images in, features out; `finish` makes of a batch of maps what is wanted of them, in the same thread."""
+    """Images in, features out; `finish` turns a batch of maps into the desired output, in the same thread."""
 
     def __init__(
         self, runtime: Runtime, finish: Callable[[Tensor], Tensor] | None = None, *, workers: int | None = None
@@ -32,9 +32,9 @@ class FeaturePass:
         self.workers = default_workers() if workers is None else workers
 
     def over(self, keys: Iterable[Key], read: Callable[[Key], list[Sample]]) -> Iterator[list[Loaded]]:
-        """For every few keys, in order: one Loaded for each view that `read` gives, with features in place of images.
+        """For each batch of keys, in order: one Loaded per view that `read` returns, with features in place of images.
 
-        `read` is called by several threads. At most as many batches as there are threads wait to be taken.
+        `read` is called from several threads. At most one finished batch per thread is queued.
         """
         collate = Collate(None)
 
@@ -74,7 +74,7 @@ class Pass(Protocol):
 
 
 class FeatureBatches:
-    """Batches of features, computed as they are asked for: for one look at images that nobody keeps."""
+    """Batches of features computed on demand: for a single pass over images, without a cache."""
 
     def __init__(self, dataset: ImageDataset, making: Pass, labels: Tensor):
         self.dataset, self.making, self.labels = dataset, making, labels
@@ -94,12 +94,12 @@ class FeatureBatches:
 
 
 def average(maps: Tensor) -> Tensor:
-    """As a map of one place."""
+    """As a 1 x 1 map."""
     return maps.float().mean((2, 3), keepdim=True)
 
 
 def num_rows(loaded: Loaded) -> int:
-    """Images read or found broken."""
+    """Number of images, read or broken."""
     return len(loaded.broken) + (0 if loaded.batch is None else len(loaded.batch.index))
 
 

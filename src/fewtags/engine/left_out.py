@@ -1,7 +1,7 @@
-"""The closed form on the pooled features of any run: judges every label of the training images without itself.
+"""Leave-one-out predictions for any run: the closed form on its pooled features scores each label without itself.
 
-A trained head has seen the known positives of its training images and believes in them; the closed form can be asked
-what it would say about each if that one label were not known. It needs nothing but pooled features, so it serves runs
+A trained head has memorised the known positives of its training images; the closed form can say
+what it would predict for each if that one label were unknown. It needs only pooled features, so it works for runs
 of every method: to estimate how complete the labels are, and to find given tags that look wrong.
 """
 
@@ -18,15 +18,15 @@ from fewtags.estimates import Curves, ScoreBins, fit_curves
 from fewtags.labels import PRESENT
 from fewtags.models.discriminant import Discriminant, DiscriminantSums
 
-KEEP = 2**28  # numbers: so many images' features are held at once to choose the penalty and to fit the curves (1 GB)
+KEEP = 2**28  # values: the features held at once to choose the penalty and fit the curves (1 GB)
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """The closed form, and the probability of presence that its left-out scores stand for."""
+    """The closed form, and the calibration from its leave-one-out scores to probabilities of presence."""
 
     model: Discriminant
-    num_images: int  # that it was fitted to
+    num_images: int  # it was fitted to
     bins: ScoreBins  # of the images it was fitted to, or of a sample of them
     curves: Curves  # with the known proportion that the closed form estimates
 
@@ -34,7 +34,7 @@ class LeftOut:
     def of(
         cls, outputs: ModelOutputs, labels: np.ndarray, known_proportion: float | None = None, seed: int = 0
     ) -> LeftOut:
-        """Fitted to the readable images of `outputs`, with their `labels` [N, C]."""
+        """Fit to the readable images of `outputs`, with their `labels` [N, C]."""
         num_categories, dim = labels.shape[1], outputs.features.shape[1]
         rows = np.flatnonzero(outputs.readable)
         sums = DiscriminantSums(num_categories, dim)
@@ -52,14 +52,14 @@ class LeftOut:
         return cls(model, int(sums.count), bins, fit_curves(bins, float(model.known_proportion.mean())))
 
     def chances(self, outputs: ModelOutputs, rows: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """[M, C] probability of presence of some rows, whatever was said.
+        """[M, C] probability of presence for some rows, whatever their labels.
 
-        `known` [M, C] is True for the labels that the closed form was fitted to as positives.
+        `known` [M, C] marks the labels that the closed form was fitted to as positives.
         """
         return self.curves.chance(left_out_scores(self.model, self.num_images, outputs.unit_features(rows), known))
 
 
 def left_out_scores(model: Discriminant, num_images: int, features: Tensor, known: np.ndarray) -> np.ndarray:
-    """[M, C] scores of images by their unit-length features [M, D], without the share of those that are `known`."""
+    """[M, C] scores from unit-length features [M, D], each `known` label without its own contribution."""
     rotated, weights = model.basis.rotate(features), torch.from_numpy(known).float()
     return model.without_own(num_images).scores(rotated, weights).numpy()

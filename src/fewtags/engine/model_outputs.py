@@ -1,7 +1,7 @@
-"""What a saved model gives for every image of a dataset: logits and pooled features, kept in files.
+"""The outputs of a saved model for every image of a dataset: logits and pooled features, cached in files.
 
-Computed batch by batch and memory-mapped, so that 100,000 images take no more memory than 100. What was computed for a
-run stays in its folder and is found again as long as the model and the image files are the same.
+Computed batch by batch and memory-mapped, so 100,000 images take no more memory than 100. The outputs of a
+run are cached in its folder and reused as long as the model and the image files are the same.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ KEPT = 3  # so many sets of outputs stay in a run's folder; the oldest make room
 
 @dataclass(frozen=True)
 class ModelOutputs:
-    logits: np.ndarray  # [N, C] float32; 0 for images that could not be read
-    features: np.ndarray  # [N, D] float16, unit length: the average over the feature map that the head sees
+    logits: np.ndarray  # [N, C] float32; 0 for unreadable images
+    features: np.ndarray  # [N, D] float16, unit length: the average of the feature map the head sees
     unreadable: dict[int, str]  # row -> what is wrong with its file
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class ModelOutputs:
         return mask
 
     def chunks(self, rows: np.ndarray | None = None) -> Iterator[np.ndarray]:
-        """The rows (by default all) in pieces that fit in memory."""
+        """The rows (default: all) in chunks that fit in memory."""
         rows = np.arange(len(self)) if rows is None else rows
         return (rows[first : first + ROWS_AT_ONCE] for first in range(0, len(rows), ROWS_AT_ONCE))
 
@@ -73,7 +73,7 @@ def model_outputs(
     device: str = "auto",
     quiet: bool = False,
 ) -> ModelOutputs:
-    """Those kept in `folder`, or else computed now. With the `config` of the run its feature cache is used."""
+    """The outputs cached in `folder`, else computed now. With the run's `config`, its feature cache is used."""
     place = folder / outputs_key(saved, annotations)
     with one_at_a_time(place):
         outputs = read_outputs(place)
@@ -113,7 +113,7 @@ def compute_outputs(
     batches = batches_for(saved, annotations, config, where)
     num_images, files = len(annotations), {}
     unreadable: dict[int, str] = {}
-    with progress_bar("Looking at the images", batches.num_steps, quiet=quiet) as bar:
+    with progress_bar("Reading images", batches.num_steps, quiet=quiet) as bar:
         for loaded in batches.epoch():
             bar.step()
             unreadable |= loaded.broken
@@ -130,7 +130,7 @@ def compute_outputs(
                 files[name][loaded.batch.index.numpy()] = values.float().cpu().numpy()
     model.takes_maps = False
     if not files:
-        raise DataError(f"Not a single one of the {num_images} images could be read: {next(iter(unreadable.values()))}")
+        raise DataError(f"None of the {num_images} images could be read: {next(iter(unreadable.values()))}")
     for file in files.values():
         file.flush()
     checksums = {name: file_crc(place / f"{name}.npy") for name in NAMES}
@@ -138,7 +138,7 @@ def compute_outputs(
 
 
 def batches_for(saved: SavedModel, annotations: Annotations, config: RunConfig | None, device: torch.device) -> Batches:
-    """Features from the cache of the run, where it has one; else by one pass over the image files."""
+    """Features from the run's cache if it has one; else from one pass over the image files."""
     model = saved.classifier
     model.takes_maps = True
     if config is not None:
@@ -165,7 +165,7 @@ def batches_for(saved: SavedModel, annotations: Annotations, config: RunConfig |
 
 
 def outputs_key(saved: SavedModel, annotations: Annotations) -> str:
-    """Of everything the outputs depend on. A file counts as another one when its size or time of change differs."""
+    """Hash of everything the outputs depend on. A file counts as changed if its size or modification time differs."""
     digest = hashlib.sha256(json.dumps(saved.input.model_dump(mode="json"), sort_keys=True).encode())
     for name, tensor in saved.classifier.state_dict().items():
         digest.update(name.encode())

@@ -1,4 +1,4 @@
-"""An exported model (`fewtags export`) at work, without torch: names, thresholds and input size come from the file."""
+"""Runs an exported model (`fewtags export`) without torch: names, thresholds and input size come from the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fewtags.data.prefetch import default_workers
 from fewtags.engine.predictions import Prediction, prediction_of
 from fewtags.errors import MissingExtra, UserError
 
-METADATA = "fewtags"  # the key of the model's metadata under which everything about it stands, as JSON
+METADATA = "fewtags"  # key of the model's metadata, which holds everything about it as JSON
 SUFFIXES = (".onnx", ".xml")
 BATCH = 16
 
@@ -41,7 +41,7 @@ class ExportedTagger:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"{self.file} was not written by `fewtags export`: its metadata is missing.") from error
         if len(self.thresholds) != len(self.categories):
-            raise UserError(f"{self.file} is damaged: it has not one threshold per category.")
+            raise UserError(f"{self.file} is damaged: the number of thresholds does not match the categories.")
         self.about: dict[str, Any] = content
 
     def probabilities(self, pixels: np.ndarray) -> np.ndarray:
@@ -86,7 +86,7 @@ def _open_onnx(file: Path) -> tuple[Any, str]:
     options.log_severity_level = 3
     try:
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # the runtime raises kinds of its own for damaged files
+    except Exception as error:  # the runtime raises its own exceptions for damaged files
         raise UserError(f"{file} is not a readable ONNX model ({str(error).splitlines()[0][:150]}).") from error
     about = session.get_modelmeta().custom_metadata_map.get(METADATA, "")
     name = session.get_inputs()[0].name

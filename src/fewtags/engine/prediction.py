@@ -1,4 +1,4 @@
-"""Tags for image files from a trained model, streaming: one bad image does not stop it."""
+"""Streaming prediction of tags for image files; a bad image does not stop it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def predict_files(
     saved: SavedModel,
     files: Iterable[Path | Picture],
     *,
-    num_files: int | None = None,  # where `files` does not know its length
+    num_files: int | None = None,  # if `files` has no length
     device: str = "auto",
     batch_size: int | None = None,
     workers: int | None = None,
@@ -58,7 +58,7 @@ def predict_annotations(
     workers: int | None = None,
     on_step: Callable[[], object] = lambda: None,
 ) -> Predictions:
-    """Of every image of `part`; `on_step` is called after each."""
+    """Probabilities of every image of `part`; `on_step` is called after each."""
     files = [part.path(row) for row in range(len(part))]
     return gathered(predict_files(saved, files, device=device, workers=workers), part.labels.shape, on_step)
 
@@ -71,9 +71,9 @@ def pooled_features(
     unreadable: dict[int, str] | None = None,
     on_step: Callable[[int], object] = lambda _: None,
 ) -> Tensor:
-    """[N, D] the average over each image's feature map. `on_step` is told of so many more images, as they come.
+    """[N, D] the average of each image's feature map. `on_step` receives the number of images done since the last call.
 
-    An image that cannot be read is an error, or, where `unreadable` is given, a row of zeros and an entry there.
+    An unreadable image is an error or, if `unreadable` is given, a row of zeros and an entry there.
     """
     model = saved.classifier
     making = model_pass(saved, PooledFeature(model.neck), len(files), device)
@@ -81,7 +81,7 @@ def pooled_features(
     for loaded in making.over(enumerate(files), reader(saved)):
         for row, problem in loaded[0].broken.items():
             if unreadable is None:
-                raise UserError(f"{problem} Take it out.")
+                raise UserError(f"{problem} Remove it.")
             unreadable[row] = problem
         if loaded[0].batch is not None:
             features[loaded[0].batch.index] = loaded[0].batch.images
@@ -140,7 +140,7 @@ def reader(saved: SavedModel) -> Callable[[tuple[int, Path | Picture]], list[Sam
 
 
 def plain_sample(picture: Path | Picture, row: int, side: int) -> Sample:
-    """An image as it is evaluated: the whole of it, as a square."""
+    """An image as in evaluation: whole, resized to a square."""
     try:
         if isinstance(picture, Path):
             return Sample(np.asarray(read_square(picture, side)), row)

@@ -1,4 +1,4 @@
-"""Thresholds for a purpose, such as a precision of 0.9, chosen after training by the held-out images of a run."""
+"""Thresholds for a target, such as a precision of 0.9, chosen after training on a run's held-out images."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ SHOWN = 8
 def purpose_thresholds(
     run: Path, saved: SavedModel, *, precision: float | None = None, recall: float | None = None
 ) -> tuple[np.ndarray, str]:
-    """[C] thresholds of a finished run, and a sentence about what they rest on."""
+    """[C] thresholds of a finished run, and a sentence about how they were chosen."""
     files = RunFolder(run)
     if not files.config.is_file():
         raise UserError(
-            f"--precision and --recall choose thresholds by the held-out images of a run, and {run} is a model without "
-            "its run; give the run's folder, or save its thresholds there first (--save-thresholds)."
+            f"--precision and --recall choose thresholds on the held-out images of a run, but {run} is a model without "
+            "its run; pass the run's folder, or save its thresholds there first (--save-thresholds)."
         )
     config = load_run_config(run)
     probabilities, truth, basis = held_out(files, config)
     chosen = thresholds_for(probabilities, truth, precision=precision, recall=recall, otherwise=saved.thresholds)
     target = f"a precision of {precision:g}" if precision is not None else f"a recall of {recall:g}"
-    return chosen.values, f"Thresholds for {target} by {basis}.{missed_words(chosen, saved.categories)}"
+    return chosen.values, f"Thresholds for {target}, chosen on {basis}.{missed_words(chosen, saved.categories)}"
 
 
 def held_out(files: RunFolder, config: RunConfig) -> tuple[np.ndarray, np.ndarray | None, str]:
-    """Probabilities of images that were not trained on, their complete labels or None, and what they are in words."""
+    """Probabilities of images that were not trained on, their complete labels or None, and a description."""
     calibrated = is_calibrated(config)
     split = next((name for name in ("val", "test") if files.predictions(name).is_file()), None)
-    if split is None or (split == "test" and not calibrated):  # test labels are for measuring only
+    if split is None or (split == "test" and not calibrated):  # test labels are for evaluation only
         raise UserError(
-            f"{files.path} has no predictions for validation images to choose thresholds by; train it again with some "
-            "set aside, for example data.val_share=0.15."
+            f"{files.path} has no predictions for validation images to choose thresholds on; train it again with some "
+            "held out, for example data.val_share=0.15."
         )
     (probabilities,) = read_arrays(files.predictions(split), "probabilities")
     read = ~np.isnan(probabilities).any(1)
@@ -54,14 +54,14 @@ def held_out(files: RunFolder, config: RunConfig) -> tuple[np.ndarray, np.ndarra
     if not calibrated:
         raise UserError(
             f"The validation labels of {files.path} are partial, and the probabilities of method "
-            f"'{config.method_name}' are not calibrated, so precision and recall cannot be told; label the validation "
-            "images completely, or use method instant or caldnr."
+            f"'{config.method_name}' are not calibrated, so precision and recall cannot be estimated; label the "
+            "validation images completely, or use method instant or caldnr."
         )
     return probabilities[read], None, f"the calibrated probabilities of {images} (expected, not measured)"
 
 
 def complete_truth(run: Path, count: int) -> np.ndarray | None:
-    """[N, C] of the validation images where all of it is known; None otherwise, or where the data cannot be read."""
+    """[N, C] of the validation images if all labels are known; None otherwise, or if the data cannot be read."""
     try:
         val = load_run_data(run).val
     except UserError:
@@ -72,7 +72,7 @@ def complete_truth(run: Path, count: int) -> np.ndarray | None:
 
 
 def is_calibrated(config: RunConfig) -> bool:
-    """Is a probability that of the tag being there, and not of somebody having written it down?"""
+    """Are probabilities those of presence, rather than of being labelled?"""
     if config.head_name != "closed_form":
         return False
     if not objective_class(config.method_name, config.profile).trains:
@@ -85,4 +85,4 @@ def missed_words(chosen: PurposeThresholds, categories: list[str]) -> str:
     if not names:
         return ""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f" Not reached, or not to be told, for {', '.join(names[:SHOWN])}{more}."
+    return f" Not reached, or not estimable, for {', '.join(names[:SHOWN])}{more}."

@@ -1,8 +1,8 @@
-"""How good a run is when there are no complete labels to measure it with: estimates from the known tags.
+"""Quality of a run without complete labels: estimates from the known tags.
 
-`instant` is judged by its training images, each label without itself. A trained model knows its training labels too
-well for that: it is judged by the known tags of the validation images, with the known proportion and the number of
-missing tags from the closed form on the features of the training images.
+`instant` is judged on its training images, leaving each label out. A trained model knows its training labels too
+well for that: it is judged on the known tags of the validation images, with the known proportion and the number of
+missing tags from the closed form on the training images' features.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ CATEGORY_QUALITY = ("ap", "precision", "recall")
 
 
 def estimate_run(run: Run, saved: SavedModel) -> dict[str, Any] | None:
-    """For result.json; None where complete labels tell more, and under several processes where it would take another
-    look at the images."""
+    """The estimates for result.json; None if there are complete labels, or if it would take another pass over the
+    images with several processes."""
     parts = (run.data.train, run.data.val, run.data.test)
     if any(part is not None and part.complete for part in parts):
         return None
-    reviewed = run.data.given is not None  # which labels people decide about is no chance, which ones were given is
+    reviewed = run.data.given is not None  # reviewed labels are not a random sample; given ones are
     judged_by_itself = run.left_out is not None and not run.learner.objective.trains and not reviewed
     bins, known = (None, None) if reviewed else (run.left_out, run.known_proportion)
     if bins is None:
@@ -42,14 +42,14 @@ def estimate_run(run: Run, saved: SavedModel) -> dict[str, Any] | None:
         bins, known = judge.bins, judge.curves.known_proportion
     record = without_found(estimate_quality(bins, known).as_json(saved.categories), run.data)
     if judged_by_itself:
-        return {**record, "judged_on": "training images, each label without itself"}
+        return {**record, "judged_on": "training images, leaving each label out"}
     quality = held_out_quality(run, saved.thresholds, fit_curves(bins, known))
     other = None if quality is None else quality.as_json(saved.categories)
     return {**with_quality(record, other), "judged_on": "validation images" if other else None}
 
 
 def left_out(run: Run, saved: SavedModel) -> LeftOut:
-    """By another look at the training images; what it gives is kept for `fewtags discover`."""
+    """From another pass over the training images; its outputs are cached for `fewtags discover`."""
     train, folder = run.data.train, run.files.outputs
     outputs = model_outputs(saved, train, folder, config=run.config, device=str(run.device), quiet=run.log.quiet)
     saved.classifier.takes_maps = run.learner.model.takes_maps
@@ -57,7 +57,7 @@ def left_out(run: Run, saved: SavedModel) -> LeftOut:
 
 
 def held_out_quality(run: Run, thresholds: np.ndarray, like: Curves) -> Estimates | None:
-    """From the validation images, or else the test images; None where there are none with known tags."""
+    """From the validation images, else the test images; None if neither has known tags."""
     split = "val" if run.data.val is not None else "test"
     part = run.data.val if split == "val" else run.data.test
     if part is None or not (part.labels == PRESENT).any():
@@ -67,7 +67,7 @@ def held_out_quality(run: Run, thresholds: np.ndarray, like: Curves) -> Estimate
 
 
 def without_found(record: dict[str, Any], data: RunData) -> dict[str, Any]:
-    """Missing tags less those that people have found."""
+    """Missing tags minus those found in a review."""
     if data.given is None:
         return record
     found = ((data.train.labels == PRESENT) & (data.given != PRESENT)).sum(0)
@@ -83,7 +83,7 @@ def without_found(record: dict[str, Any], data: RunData) -> dict[str, Any]:
 
 
 def with_quality(record: dict[str, Any], other: dict[str, Any] | None) -> dict[str, Any]:
-    """A record of estimates with the quality of another one, or without any; its other numbers stay."""
+    """A record of estimates with its quality replaced by another one's, or removed."""
     merged = {**record, **{key: other[key] if other else None for key in QUALITY}}
     merged["categories"] = {
         name: {**values, **{key: other["categories"][name][key] if other else None for key in CATEGORY_QUALITY}}

@@ -1,7 +1,7 @@
-"""What a run writes down about itself: its first lines, its settings, versions, data, and its checkpoints.
+"""What a run records about itself: its first lines, its settings, versions, data, and its checkpoints.
 
-config.yaml has the paths as they were given. What they are relative to is in data.json, so that a run can be read from
-any folder, and also after it was moved together with its data; `load_run_config` and `load_run_data` see to that.
+config.yaml has the paths as given. What they are relative to is in data.json, so a run can be read from
+any folder, even after it was moved together with its data; `load_run_config` and `load_run_data` handle that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fewtags.wording import plural
 
 
 def log_opening(run: Run) -> None:
-    """The first lines of a run: what was understood, in words."""
+    """The first lines of a run: how its data and settings were read."""
     config, train = run.config, run.config.train
     for sentence in run.data.sentences:
         run.log.say(sentence)
@@ -54,11 +54,11 @@ def log_opening(run: Run) -> None:
     run.log.say(f"Backbone {config.model.backbone} at {config.input.size} px from {origin}, {state}.")
     if run.problem.words is not None:
         run.log.say(f"Word vectors: {run.problem.words.source}.")
-    epochs = plural(run.num_epochs, "epoch") if run.num_epochs else "one look at the images, no training,"
+    epochs = plural(run.num_epochs, "epoch") if run.num_epochs else "one pass over the images, no training,"
     run.log.say(
         f"Method {config.method_name} ({config.profile} profile) with the {config.head_name} head: "
         f"{epochs} in batches of {train.batch_size * train.accumulate} on {run.device}, "
-        f"seed {config.seed}. Everything goes to {run.folder}."
+        f"seed {config.seed}. Output folder: {run.folder}."
     )
 
 
@@ -89,18 +89,18 @@ def describe_part(part: Annotations) -> dict[str, Any]:
 
 
 def describe_source(config: DataConfig) -> dict[str, Any] | None:
-    """The label file and its hash, to see later whether it is still the same; None where labels are in many files."""
+    """The label file and its hash, to detect later changes; None if labels are in many files."""
     file = LabelSource.of(config).file if config.source else None
     return None if file is None else {"file": str(file), "sha256": file_checksum(file)}
 
 
 def describe_decisions(config: DataConfig) -> dict[str, Any] | None:
-    """Who decided about labels and in which review; None where all labels are those of the source."""
+    """Who made the decisions and in which review; None if there are no decisions."""
     return None if config.decisions is None else summary(read_decisions(Path(config.decisions)))
 
 
 def save_labels(data: RunData, file: Path) -> None:
-    """All labels as they were before decisions, with the part that each image is in."""
+    """All labels before decisions, with each image's split."""
     parts = {"train": data.train, "val": data.val, "test": data.test}
     there = {name: part for name, part in parts.items() if part is not None}
     given = {name: data.given if name == "train" and data.given is not None else p.labels for name, p in there.items()}
@@ -115,10 +115,10 @@ def save_labels(data: RunData, file: Path) -> None:
 
 
 def load_labels(folder: Path) -> Annotations:
-    """What `save_labels` wrote; the splits are the parts that the run made of them, and the root is not known."""
+    """Reads the file of `save_labels`; the splits are those of the run, and the root is unknown."""
     file = RunFolder(folder).must_be_run().labels
     if not file.is_file():
-        raise UserError(f"{folder} was trained by an older fewtags, which did not note its labels ({file.name}).")
+        raise UserError(f"{folder} was trained by an older fewtags, which did not save its labels ({file.name}).")
     images, categories, labels, splits = read_arrays(file, "images", "categories", "labels", "splits")
     try:
         return Annotations(Path(), images.tolist(), categories.tolist(), labels, splits)
@@ -127,7 +127,7 @@ def load_labels(folder: Path) -> Annotations:
 
 
 def started_in(folder: Path) -> dict[str, str]:
-    """What relative paths in config.yaml are relative to: a folder, and how it is reached from the run's own."""
+    """What paths in config.yaml are relative to: a folder, and its path relative to the run's folder."""
     return {"folder": str(Path.cwd()), "from_run": Path(os.path.relpath(Path.cwd(), folder.resolve())).as_posix()}
 
 
@@ -173,12 +173,12 @@ PARTS = (
 
 
 def load_last(folder: RunFolder) -> dict[str, Any]:
-    """What `save_run` wrote."""
+    """Restores what `save_run` wrote."""
     file = folder.last
     checkpoint = load_checkpoint(file)
     missing = [part for part in PARTS if part not in checkpoint]
     if missing:
-        raise UserError(f"{file} is not the checkpoint of a whole run; it lacks '{missing[0]}'.")
+        raise UserError(f"{file} is not a complete checkpoint; it lacks '{missing[0]}'.")
     return checkpoint
 
 
@@ -187,17 +187,17 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
     if checkpoint["categories"] != list(run.problem.categories):
         there, here = checkpoint["categories"], list(run.problem.categories)
         raise UserError(
-            f"{file} was written for {len(there)} categories ({', '.join(there[:2])}, …) and this dataset has "
+            f"{file} was written for {len(there)} categories ({', '.join(there[:2])}, …), but this dataset has "
             f"{len(here)} ({', '.join(here[:2])}, …)."
         )
     changed = changed_settings(checkpoint["config"], run.config.nested())
     if changed:
         raise UserError(
-            f"{run.files.config} was edited since {file} was written ({', '.join(changed)}); put it back, or "
+            f"{run.files.config} was edited after {file} was written ({', '.join(changed)}); restore it, or "
             "start a new run for other settings."
         )
     if checkpoint["data_hash"] != run.data.train.content_hash():
-        raise UserError(f"The training data changed since {file} was written; start a new run instead of resuming.")
+        raise UserError(f"The training data has changed since {file} was written; start a new run instead of resuming.")
     try:
         run.learner.model.load_state_dict(checkpoint["model"])
         run.learner.objective.load_state_dict(checkpoint["objective"])
@@ -207,7 +207,7 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
             run.ema.module.load_state_dict(checkpoint["ema"])
     except (RuntimeError, ValueError, TypeError, KeyError) as error:
         raise UserError(
-            f"{file} does not fit {run.files.config}; were settings changed? Start a new run for them."
+            f"{file} does not match {run.files.config}; were settings changed? Start a new run for them."
         ) from error
     run.epoch, run.step = checkpoint["epoch"], checkpoint["step"]
     # The sums are those of all processes, whose number may be another one now: the first goes on with them.
@@ -215,7 +215,7 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
     run.best, run.seconds = checkpoint["best"], checkpoint["seconds"]
 
 
-# Settings that change how fast a run goes or where things are, not what it computes.
+# Settings that change a run's speed or locations, not its results.
 MAY_CHANGE = (
     "train.epochs",  # to train on for longer than was planned; the schedule then follows the new number
     "train.device", "train.workers", "train.timeout", "train.channels_last", "train.compile", "input.keep_in_memory",
@@ -233,22 +233,22 @@ def changed_settings(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     ]
 
 
-# --- reading a run again ---
+# --- reading a run ---
 
 
 def load_run_config(folder: Path) -> RunConfig:
-    """The settings of a run, relative paths taken from where they are meant from."""
+    """The settings of a run, with relative paths resolved."""
     files = RunFolder(folder).must_be_run()
     config = resolve(read_yaml(files.config))
     config = config.relative_to(base_of_paths(folder, config.data.source))
-    if config.data.decisions is not None and files.decisions.is_file():  # it moves with the run
+    if config.data.decisions is not None and files.decisions.is_file():  # the file moves with the run
         own = config.data.model_copy(update={"decisions": str(files.decisions)})
         config = config.model_copy(update={"data": own})
     return config
 
 
 def base_of_paths(folder: Path, source: str) -> Path:
-    """What a run's relative paths are relative to. Older runs do not say; then it is the current folder."""
+    """What a run's relative paths are relative to; the current folder for older runs, which do not record it."""
     file = RunFolder(folder).data
     noted = (read_object(file) if file.is_file() else {}).get("relative_to")
     if not noted:
@@ -261,14 +261,14 @@ def base_of_paths(folder: Path, source: str) -> Path:
 
 
 def load_run_data(folder: Path, moved_to: Path | None = None, tags: Path | None = None) -> RunData:
-    """The data that a run was trained on, cut as it was then; `moved_to` is where it is now, if it was moved."""
+    """The data a run was trained on, with the same splits; `moved_to` is where it is now, if it was moved."""
     config = load_run_config(folder)
     data = config.data
     if not data.source and moved_to is None:
-        raise UserError(f"The data of {folder} was given in Python and is not known here; say where it is with --data.")
+        raise UserError(f"The data of {folder} was passed in Python, so its location is unknown; pass it with --data.")
     if moved_to is not None:
         data = data.model_copy(update=new_place(data, moved_to, tags))
-    hint = f"{folder} was trained on it; if it was moved, say where it is now with --data."
+    hint = f"{folder} was trained on it; if it was moved, pass its new location with --data."
     try:
         return prepare_data(data, config.seed)
     except (UserError, OSError) as error:
@@ -276,9 +276,9 @@ def load_run_data(folder: Path, moved_to: Path | None = None, tags: Path | None 
 
 
 def new_place(data: DataConfig, moved_to: Path, tags: Path | None) -> dict[str, str | None]:
-    """Where images and tags are now. A tag file that is no longer where it was is looked for among the images."""
+    """Where images and tags are now. A tag file that is missing is searched for among the images."""
     old = Path(data.source)
-    if old.suffix and not old.is_dir() and moved_to.is_dir():  # one file that names its images, and their folder now
+    if old.suffix and not old.is_dir() and moved_to.is_dir():  # one file that lists its images, and their new folder
         inside = moved_to / old.name
         if inside.is_file() and tags is None:
             return {"source": str(inside), "tags": None}

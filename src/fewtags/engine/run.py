@@ -1,4 +1,4 @@
-"""Everything one run consists of, built from its settings."""
+"""All parts of a run, built from its settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Measured:
 
 @dataclass
 class Run:
-    """Everything one run consists of."""
+    """All parts of a run."""
 
     config: RunConfig
     folder: Path
@@ -49,22 +49,20 @@ class Run:
     problem: Problem
     device: torch.device
     learner: Learner
-    wrapped: nn.Module  # the learner as it is called: compiled or spread over processes
+    wrapped: nn.Module  # the learner as called: compiled or distributed
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     ema: ModelEmaV3 | None
     train_batches: Batches
     log: RunLog
     eval_batches: dict[str, Batches] = field(default_factory=dict)
-    latest: dict[str, Measured] = field(default_factory=dict)  # by split, of the epoch just ended
-    epoch: int = 0  # the next step to take, also after a resume
+    latest: dict[str, Measured] = field(default_factory=dict)  # by split, of the last finished epoch
+    epoch: int = 0  # the next one to run, also after a resume
     step: int = 0
-    num_collected: int = (
-        0  # batches whose gradients wait for the optimiser; a checkpoint is written where there are none
-    )
-    totals: dict[str, float] = field(default_factory=dict)  # of the epoch under way
+    num_collected: int = 0  # accumulated batches not yet applied; a checkpoint is written when there are none
+    totals: dict[str, float] = field(default_factory=dict)  # of the current epoch
     best: dict[str, Any] = field(default_factory=dict)
-    left_out: ScoreBins | None = None  # of the start, where this session made it: see contract.Start,
+    left_out: ScoreBins | None = None  # of the start, if made in this session; see contract.Start,
     known_proportion: float | None = None  # and this, as a mean over the categories
     broken: dict[str, str] = field(default_factory=dict)  # image files that could not be read, and why
     seconds: float = 0.0  # spent training, over all sessions
@@ -134,7 +132,7 @@ def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.devi
 
 
 def num_views(config: RunConfig, learner: Learner, data: RunData) -> int:
-    """Of all images, as they are trained and measured on."""
+    """Sizes of all splits used for training and evaluation."""
     augmented = config.cache.views + learner.model.head.starts_plain if config.input.augment else 1
     return len(data.train) * augmented + sum(len(part) for part in (data.val, data.test) if part is not None)
 
@@ -148,7 +146,7 @@ def make_batches(
     training: bool,
     log: RunLog | None = None,
 ) -> Batches:
-    """Batches of images, or of the frozen stages' maps where they are cached. Those for training are shuffled."""
+    """Batches of images, or of the frozen stages' maps if they are cached. Training batches are shuffled."""
     model, augment = learner.model, training and config.input.augment
     if not model.takes_maps:
         on_gpu = device.type == "cuda"
@@ -194,7 +192,7 @@ def build_learner(config: RunConfig, problem: Problem) -> Learner:
     kind = objective_class(config.method_name, config.profile)
     if kind.needs_features and model.head.feature_dim is None:
         raise UserError(
-            f"Method '{config.method_name}' needs category features, and head '{config.head_name}' gives none; "
+            f"Method '{config.method_name}' needs category features, but head '{config.head_name}' has none; "
             "use head=decoupled or head=graph."
         )
     return Learner(model, kind(config.method, problem, model.head.feature_dim))
@@ -223,11 +221,11 @@ def build_optimizer(learner: Learner, config: RunConfig) -> torch.optim.Optimize
         decay = group.get("weight_decay", train.weight_decay)
         groups += split_decay(group["params"], train.lr * scale, decay, train.decay_all)
     kind = torch.optim.AdamW if train.optimizer == "adamw" else torch.optim.Adam
-    return kind([group for group in groups if group["params"]] or groups)  # torch wants a group, be it empty
+    return kind([group for group in groups if group["params"]] or groups)  # torch requires a group, even an empty one
 
 
 def split_decay(params: list[nn.Parameter], lr: float, weight_decay: float, decay_all: bool) -> list[dict[str, Any]]:
-    """Matrices decay; biases and normalisation weights do so only where all shall."""
+    """Weight decay applies to matrices; to biases and normalisation weights only if it applies to all."""
     decayed = [p for p in params if p.ndim > 1 or decay_all]
     plain = [p for p in params if not (p.ndim > 1 or decay_all)]
     return [
@@ -246,7 +244,7 @@ def choose_device(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError:
-        raise UserError(f"There is no device '{name}'; it takes: auto, cpu, cuda, cuda:N or mps.") from None
+        raise UserError(f"There is no device '{name}'; use auto, cpu, cuda, cuda:N or mps.") from None
 
 
 def precision_of(name: str, device: torch.device) -> torch.dtype | None:

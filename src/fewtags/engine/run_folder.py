@@ -1,4 +1,4 @@
-"""The files of a run, every name in one place, and what they say about where the run is."""
+"""The files of a run, all names in one place, and the run's state derived from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
-        """The resolved settings. Where this file is, there is a run."""
+        """The resolved settings. A folder with this file is a run."""
         return self.path / "config.yaml"
 
     @property
@@ -27,24 +27,24 @@ class RunFolder:
 
     @property
     def data(self) -> Path:
-        """Names, counts and hashes of what it trains and measures on."""
+        """Names, counts and hashes of its training and evaluation data."""
         return self.path / "data.json"
 
     @property
     def labels(self) -> Path:
-        """The labels it was given, image by image, to tell later what changed in their source since."""
+        """The labels it was given, image by image, to detect later changes in their source."""
         return self.path / "labels.npz"
 
     @property
     def decisions(self) -> Path:
-        """What people had decided about single labels, where it was trained with that (`--reviewed`)."""
+        """The decisions about single labels it was trained with (`--reviewed`), if any."""
         return self.path / "decisions.jsonl"
 
     # --- written while it trains ---
 
     @property
     def metrics(self) -> Path:
-        """One JSON line for each epoch and kind."""
+        """One JSON line per epoch and kind."""
         return self.path / "metrics.jsonl"
 
     @property
@@ -53,7 +53,7 @@ class RunFolder:
 
     @property
     def bad_images(self) -> Path:
-        """What was wrong with image files, a line each; absent where all could be read."""
+        """Unreadable image files with the reason, one per line; absent if there are none."""
         return self.path / "bad_images.txt"
 
     @property
@@ -77,32 +77,32 @@ class RunFolder:
 
     @property
     def result(self) -> Path:
-        """What was measured; the last file to be written, so that it tells whether the run is finished."""
+        """The results; written last, so its presence means that the run is finished."""
         return self.path / "result.json"
 
     # --- written by others ---
 
     @property
     def cell(self) -> Path:
-        """Its place in the grid of a bench."""
+        """Its position in the grid of a bench."""
         return self.path / "cell.json"
 
     @property
     def log(self) -> Path:
-        """What a run of a bench said."""
+        """The output of a bench run."""
         return self.path / "log.txt"
 
     @property
     def review(self) -> Path:
-        """Decisions of `fewtags review`, and what it computed."""
+        """Decisions of `fewtags review`, and what it has computed."""
         return self.path / "review"
 
     @property
     def outputs(self) -> Path:
-        """Logits and pooled features of its images, kept for `fewtags discover`."""
+        """Logits and pooled features of its images, cached for `fewtags discover`."""
         return self.path / "outputs"
 
-    # --- where it is ---
+    # --- its state ---
 
     @property
     def is_run(self) -> bool:
@@ -114,11 +114,11 @@ class RunFolder:
 
     @property
     def can_resume(self) -> bool:
-        """There is a checkpoint to resume from."""
+        """Is there a checkpoint to resume from?"""
         return self.last.is_file()
 
     def must_be_run(self) -> RunFolder:
-        """Itself; an error where it holds no run."""
+        """Returns itself; raises if it contains no run."""
         if not self.is_run:
             raise UserError(f"{self.path} is not a run folder (it has no {self.config.name}).")
         return self

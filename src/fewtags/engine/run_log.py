@@ -1,4 +1,4 @@
-"""What a run says: `metrics.jsonl` always, a progress bar on a terminal, plain lines elsewhere, TensorBoard if asked.
+"""Output of a run: always `metrics.jsonl`, a progress bar on a terminal, plain lines elsewhere, TensorBoard on request.
 
 Results go to standard output; progress and warnings go to standard error. Only the main process writes.
 """
@@ -22,7 +22,7 @@ from fewtags.progress import ProgressBar, progress_bar
 
 
 class RunLog:
-    """What one run says, and from `open` on writes."""
+    """The output of one run; it writes files once `open` was called."""
 
     def __init__(self, folder: RunFolder, quiet: bool = False, tensorboard: bool = False):
         self.folder = folder
@@ -33,7 +33,7 @@ class RunLog:
         self.board: Any = None
 
     def open(self, after_epoch: int = 0) -> None:
-        """Make the folder, and drop the rows of later epochs, which a resumed run will repeat."""
+        """Create the folder, and drop the rows of later epochs, which a resumed run will repeat."""
         if not self.main:
             return
         self.folder.path.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ class RunLog:
             self.board = self.summary_writer(str(self.folder.tensorboard))
 
     def row(self, kind: str, epoch: int, values: Mapping[str, Any]) -> None:
-        """One JSON line. `epoch` counts from 1 here, as for people."""
+        """One JSON line. `epoch` is 1-based here, for readers."""
         if not self.main:
             return
         append_line(self.folder.metrics, json.dumps({"kind": kind, "epoch": epoch, **_plain(values)}))
@@ -88,7 +88,7 @@ def _row(line: str) -> dict[str, Any] | None:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: a number that is not finite becomes null."""
+    """JSON has no NaN: non-finite numbers become null."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, list):
@@ -99,7 +99,7 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summary_writer() -> Any:
-    """The class; asked for before a run begins, so that nobody waits for hours to be told that it is not there."""
+    """The class; imported before a run starts, so that a missing package is reported immediately."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

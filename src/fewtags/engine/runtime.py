@@ -1,9 +1,9 @@
-"""What runs the network where nothing is learned: torch, ONNX Runtime or OpenVINO, whichever is fastest here.
+"""Runtimes for inference: torch, ONNX Runtime or OpenVINO, whichever is fastest on this machine.
 
-On a CPU every thread of a pass reads its own images and runs the network on them alone, on one core: nobody waits for
-anybody, and torch alone is up to three times faster so than with all cores on one batch (docs/speed.md). Which runtime
-is the fastest depends on the processor and the network, so one batch is timed with each. What is installed, agrees
-with torch and is worth its start for so many images may win.
+On a CPU every thread of a pass reads its own images and runs the network on them on one core: no thread waits for
+another, and torch is up to three times faster this way than with all cores on one batch (docs/speed.md). Which runtime
+is fastest depends on the processor and the network, so one batch is timed with each. A runtime that is installed,
+agrees with torch and is worth its start-up time for this number of images may win.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from fewtags.data.prefetch import default_workers, num_cores
 from fewtags.errors import MissingExtra, UserError, did_you_mean
 from fewtags.models.backbones import Backbone
 
-BATCH = 8  # on one core; torch is slower with more, as the maps no longer fit the processor's cache
+BATCH = 8  # on one core; torch is slower with more, as the maps no longer fit in the CPU cache
 GPU_BATCH = 64
 TRIES = 3
-SAVES = 3.0  # what a faster runtime may save of the time: it is tried where that is longer than its start
+SAVES = 3.0  # assumed speed-up of a faster runtime: tried if it saves more time than its start takes
 
 
 @dataclass(frozen=True)
 class Kind:
-    extra: str | None  # what has to be installed for it
-    start: float  # seconds to get it ready, about
+    extra: str | None  # the extra that installs it
+    start: float  # approximate seconds to start
     agrees: float  # largest relative difference of pooled features from torch's
-    half: bool = False  # in bf16, which is slower than anything where the processor only emulates it
+    half: bool = False  # in bf16, which is very slow if the processor only emulates it
 
 
 KINDS = {
@@ -53,18 +53,18 @@ class Runtime:
     name: str
     run: Callable[[Tensor], Tensor]  # images [B, 3, H, W] uint8 -> maps [B, D, h, w], on the device
     batch: int = BATCH
-    in_threads: bool = True  # each thread runs batches of its own, on one core
-    speed: dict[str, float] = field(default_factory=dict)  # images a second of those that were timed, on all cores
-    left_out: dict[str, str] = field(default_factory=dict)  # why others were not taken
+    in_threads: bool = True  # each thread runs its own batches, on one core
+    speed: dict[str, float] = field(default_factory=dict)  # images per second of those timed, on all cores
+    left_out: dict[str, str] = field(default_factory=dict)  # why others were not chosen
 
     @property
     def sentence(self) -> str:
-        """Which and why, for people; empty where there was nothing to choose."""
+        """A sentence about which and why; empty if there was no choice."""
         if len(self.speed) + len(self.left_out) < 2:
             return ""
         others = [f"{name} {speed:.0f}" for name, speed in self.speed.items() if name != self.name]
         others += [f"{name}: {reason}" for name, reason in self.left_out.items()]
-        return f"Features by {self.name}, about {self.speed[self.name]:.0f} images/s ({', '.join(others)})."
+        return f"Features computed by {self.name}, about {self.speed[self.name]:.0f} images/s ({', '.join(others)})."
 
 
 def choose_runtime(
@@ -75,15 +75,15 @@ def choose_runtime(
     precision: torch.dtype | None = None,
     num_images: int | None = None,
 ) -> Runtime:
-    """The frozen stages of `backbone` by the runtime of this name; "auto" times one batch with each.
+    """The frozen stages of `backbone` in the named runtime; "auto" times one batch with each.
 
-    Without a number of images there are many.
+    Without a number of images, many are assumed.
     """
     if name != "auto" and name not in KINDS:
         raise UserError(f"There is no runtime '{name}'; {did_you_mean(name, ['auto', *KINDS])}")
     if device.type != "cpu":
         if name not in ("auto", "torch"):
-            raise UserError(f"cache.runtime={name} runs on the CPU, and the device is {device}; use torch or auto.")
+            raise UserError(f"cache.runtime={name} runs on the CPU, but the device is {device}; use torch or auto.")
         return Runtime("torch", torch_runtime(backbone, device, precision), GPU_BATCH, in_threads=False)
     if precision is not None or name == "torch":
         return Runtime("torch", torch_runtime(backbone, device, precision))
@@ -103,7 +103,7 @@ def build(name: str, backbone: Backbone, size: int) -> Runtime:
     return Runtime(name, builders[name]())
 
 
-# --- which ---
+# --- choice ---
 
 
 def fastest(backbone: Backbone, size: int, num_images: float) -> Runtime:
@@ -125,11 +125,11 @@ def fastest(backbone: Backbone, size: int, num_images: float) -> Runtime:
         except MissingExtra:
             left_out[name] = "not installed"
             continue
-        except Exception as error:  # a network that it cannot run, in as many words as each of them likes
+        except Exception as error:  # a network it cannot run; each has its own exceptions
             left_out[name] = f"{type(error).__name__}"
             continue
         if difference(maps, expected) > kind.agrees:
-            left_out[name] = "gives other features"
+            left_out[name] = "its features differ"
             continue
         speed[name] = BATCH / others_seconds * num_cores()
         if others_seconds < seconds:
@@ -138,7 +138,7 @@ def fastest(backbone: Backbone, size: int, num_images: float) -> Runtime:
 
 
 def timed(run: Callable[[Tensor], Tensor], images: Tensor) -> tuple[float, Tensor]:
-    """Seconds of the quickest of a few calls, on one core as in a pass, and what it gives."""
+    """Seconds of the fastest of a few calls, on one core as in a pass, and the output."""
 
     def calls() -> tuple[float, Tensor]:
         maps, seconds = run(images), []
@@ -153,7 +153,7 @@ def timed(run: Callable[[Tensor], Tensor], images: Tensor) -> tuple[float, Tenso
 
 
 def difference(maps: Tensor, expected: Tensor) -> float:
-    """Relative, of the pooled features; infinite where they are not even numbers."""
+    """Relative difference of the pooled features; infinite if they are not finite."""
     pooled, wanted = maps.float().mean((2, 3)), expected.float().mean((2, 3))
     relative = float((pooled - wanted).norm() / wanted.norm().clamp(min=1e-12))
     return relative if relative == relative else float("inf")
@@ -162,7 +162,7 @@ def difference(maps: Tensor, expected: Tensor) -> float:
 def native_bf16() -> bool:
     try:
         flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:  # neither Linux nor worth a guess
+    except OSError:  # not Linux
         return False
     return any(flag in flags.split() for flag in ("avx512_bf16", "amx_bf16", "bf16"))
 
@@ -171,12 +171,12 @@ def native_bf16() -> bool:
 
 
 def use_one_core() -> None:
-    """What torch computes in this thread from now on stays in it."""
+    """From now on, torch computes in this thread only."""
     torch.set_num_threads(1)
 
 
 class own_threads:  # noqa: N801 (used like a function)
-    """Within, threads may call `use_one_core`; behind it new threads use all cores again."""
+    """Inside this context threads may call `use_one_core`; afterwards new threads use all cores again."""
 
     def __enter__(self) -> None:
         self.before = torch.get_num_threads()
@@ -199,7 +199,7 @@ def torch_runtime(
 
 
 def normalised(backbone: Backbone) -> Callable[[Tensor], Any]:
-    """Images [B, 3, H, W] uint8 as an array of what the first stage sees."""
+    """Images [B, 3, H, W] uint8 as the input array of the first stage."""
     mean, std = backbone.pixel_mean.cpu(), backbone.pixel_std.cpu()
     return lambda images: ((images - mean) / std).contiguous().numpy()
 
@@ -214,13 +214,13 @@ def openvino_runtime(backbone: Backbone, size: int, precision: str) -> Callable[
     except ImportError:
         raise MissingExtra("cache.runtime=openvino", "openvino") from None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch deprecates the tracing that OpenVINO still does
+        warnings.simplefilter("ignore")  # torch deprecated the tracing that OpenVINO still uses
         model = openvino.convert_model(frozen_stages(backbone), example_input=torch.zeros(1, 3, size, size))
     settings = {
         "INFERENCE_PRECISION_HINT": precision,
         "NUM_STREAMS": str(default_workers()),
         "INFERENCE_NUM_THREADS": str(num_cores()),
-        "ENABLE_CPU_PINNING": False,  # the cores are shared with those who decode
+        "ENABLE_CPU_PINNING": False,  # the cores are shared with decoding
     }
     compiled = openvino.compile_model(model, "CPU", settings)
     prepare, own = normalised(backbone), threading.local()
@@ -241,7 +241,7 @@ def onnx_runtime(backbone: Backbone, size: int) -> Callable[[Tensor], Tensor]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = max(1, num_cores() // default_workers())
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
-        warnings.simplefilter("ignore")  # torch deprecates the exporter that needs no other package
+        warnings.simplefilter("ignore")  # torch deprecated the exporter that needs no extra package
         file = Path(folder) / "stages.onnx"
         torch.onnx.export(
             frozen_stages(backbone),

@@ -1,4 +1,4 @@
-"""The learning rate as a function of progress: nothing to save, nothing to forget on resume."""
+"""The learning rate as a function of progress: there is no state to save or restore."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fewtags.train_settings import TrainConfig
 
 
 def lr_factor(config: TrainConfig, progress: Progress) -> float:
-    """What the base learning rates are multiplied by at this step."""
+    """The factor on the base learning rates at this step."""
     epochs = progress.epoch + progress.epoch_fraction
     if epochs < config.warmup_epochs:
         warm_step = progress.epoch * progress.steps_per_epoch + progress.step + 1

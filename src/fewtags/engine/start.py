@@ -1,4 +1,4 @@
-"""Before the first epoch: a head that starts from the data sees every training image once."""
+"""Before the first epoch: one pass over the training images, for heads that start from the data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fewtags.engine.run import Run, make_batches
 
 
 def start_head(run: Run) -> None:
-    """One pass over the training images, where the head wants it."""
+    """One pass over the training images, if the head needs it."""
     model = run.learner.model
     if not model.head.needs_start:
         return
@@ -26,17 +26,17 @@ def start_head(run: Run) -> None:
     run.known_proportion = None if start.known_proportion is None else float(start.known_proportion.mean())
     model.train(was_training)
     if run.ema is not None:
-        run.ema = ModelEmaV3(model, decay=run.config.train.ema)  # a copy of all that the start has made
+        run.ema = ModelEmaV3(model, decay=run.config.train.ema)  # a copy of the model after the start
     run.seconds += time.monotonic() - started
 
 
 @torch.no_grad()
 def training_maps(run: Run, *, plain: bool) -> Iterator[Batch]:
-    """The training images as feature maps behind the neck, plain or as augmented in the first epoch."""
-    batches = run.train_batches  # these are plain already where nothing is augmented; their images are read only once
+    """The training images as feature maps after the neck, plain or augmented as in the first epoch."""
+    batches = run.train_batches  # already plain if nothing is augmented; images are read only once
     if plain and run.config.input.augment:
         batches = make_batches(run.config, run.learner, run.data.train, run.device, training=False, log=run.log)
-    with run.log.progress_bar("First look at the images", batches.num_steps) as bar:
+    with run.log.progress_bar("First pass over the images", batches.num_steps) as bar:
         for loaded in batches.epoch():
             bar.step()
             run.report_broken(loaded.broken, run.data.train)

@@ -1,4 +1,4 @@
-"""A run from settings to result: train epoch by epoch, evaluate, keep checkpoints, export the model."""
+"""A run from settings to result: train epoch by epoch, evaluate, save checkpoints, export the model."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ from fewtags.metrics import Scores
 from fewtags.models.saved import SavedModel, read_object
 from fewtags.progress import duration
 
-IMAGES_FOR_THRESHOLDS = 5000  # training images, where none are held out: two digits of a threshold
+IMAGES_FOR_THRESHOLDS = 5000  # training images, if none are held out: enough for two digits of a threshold
 
 
 @dataclass(frozen=True)
 class RunResult:
     folder: Path
-    last: Scores | None  # of the last epoch, on the test split or else on validation
+    last: Scores | None  # of the last epoch, on the test split, else on validation
     best: dict[str, Any]  # of the best epoch on the split that was evaluated each epoch
     split: str | None
     seconds: float  # of training
-    epochs: int  # 0 where nothing is trained
-    estimates: dict[str, Any] | None = None  # as in result.json, where no complete labels could measure it
+    epochs: int  # 0 if nothing is trained
+    estimates: dict[str, Any] | None = None  # as in result.json, if there are no complete labels
 
 
 # --- the whole run ---
@@ -65,7 +65,7 @@ def train(
     quiet: bool = False,
     tensorboard: bool = False,
 ) -> RunResult:
-    """Train as `config` says and leave everything in `folder`. With `resume`, continue from its last checkpoint.
+    """Train according to `config` and write everything to `folder`. With `resume`, continue from its last checkpoint.
 
     A run that was stopped before its first checkpoint starts from the beginning, with or without `resume`.
     """
@@ -73,7 +73,7 @@ def train(
     distributed.start(device.type, config.train.timeout)
     files, log = RunFolder(folder), RunLog(RunFolder(folder), quiet, tensorboard)
     if resume and (finished := finished_result(files, config)) is not None:
-        log.say(f"The run in {folder} is finished: there is nothing to resume.")
+        log.say(f"The run in {folder} is already finished; there is nothing to resume.")
         return finished
     with distributed.lost_process_told(), alone_in(folder):
         if not resume:
@@ -119,30 +119,30 @@ def resume_from(run: Run, checkpoint: dict[str, Any]) -> None:
     restore(run, checkpoint)
     run.log.open(after_epoch=run.epoch)
     if distributed.is_main():
-        run.files.result.unlink(missing_ok=True)  # of fewer epochs, where the settings ask for more now
+        run.files.result.unlink(missing_ok=True)  # of fewer epochs than the settings now ask for
     where = f"Resuming at epoch {run.epoch + 1} of {run.num_epochs}, step {run.step + 1}."
-    run.log.say(where if run.epoch < run.num_epochs else "Resuming: all epochs are trained, the result is to be made.")
+    run.log.say(where if run.epoch < run.num_epochs else "Resuming: all epochs are done, only the result is missing.")
 
 
 def refuse_to_overwrite(files: RunFolder) -> None:
     if files.is_finished:
-        raise UserError(f"{files.path} holds a finished run already; choose another folder, or remove that one.")
+        raise UserError(f"{files.path} already contains a finished run; choose another folder, or remove it.")
     if files.can_resume:
         raise UserError(
-            f"{files.path} holds a run already that can be resumed (fewtags train --resume {files.path}); resume it, "
-            "choose another folder, or remove that one."
+            f"{files.path} already contains a run; resume it (fewtags train --resume {files.path}), "
+            "choose another folder, or remove it."
         )
 
 
 def how_to_go_on(files: RunFolder) -> str:
-    """Where a run is interrupted at once, without saving."""
+    """The message for a run that is interrupted immediately, without saving."""
     if files.can_resume:
-        return f"Stopped at once. Resume from the last checkpoint with: fewtags train --resume {files.path}"
+        return f"Stopped immediately. Resume from the last checkpoint with: fewtags train --resume {files.path}"
     if files.is_run:
         return (
             f"Stopped before the first checkpoint. Start from the beginning with: fewtags train --resume {files.path}"
         )
-    return f"Stopped before the run began; nothing was written to {files.path}."
+    return f"Stopped before the run started; nothing was written to {files.path}."
 
 
 # --- one epoch ---
@@ -177,7 +177,7 @@ def train_one_epoch(run: Run, stop: Callable[[], bool]) -> None:
 
 
 def train_step(run: Run, batch: Batch) -> StepResult:
-    """Adds one batch to the gradients."""
+    """Accumulates the gradients of one batch."""
     progress = run.progress()
     torch.manual_seed(step_seed(run.config.seed, progress))
     for group in run.optimizer.param_groups:
@@ -191,7 +191,7 @@ def train_step(run: Run, batch: Batch) -> StepResult:
 
 
 def update_weights(run: Run) -> None:
-    """By the gradients of the batches since the last time; some of those may have been unreadable, even the last."""
+    """One optimiser step with the gradients accumulated since the last; some batches may have been unreadable."""
     run.scaler.step(run.optimizer)
     run.scaler.update()
     run.optimizer.zero_grad()
@@ -201,7 +201,8 @@ def update_weights(run: Run) -> None:
 
 
 def step_seed(seed: int, progress: Progress) -> int:
-    """Dropout and CANR draw anew each step from this, so that a resumed run draws what the uninterrupted one did."""
+    """Seeds the random numbers of each step (dropout, CANR), so that a resumed run draws the same as an uninterrupted
+    one."""
     sequence = np.random.SeedSequence((seed, progress.epoch, progress.step, distributed.rank()))
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
@@ -219,7 +220,7 @@ def stop_if_not_finite(run: Run, result: StepResult) -> None:
 
 
 def add_totals(run: Run, batch: Batch, result: StepResult) -> None:
-    """Sums over the epoch: every named loss and stat, and how right the method's decisions were."""
+    """Sums over the epoch: every named loss and stat, and the accuracy of the method's decisions."""
     values: dict[str, Tensor | float] = {f"loss.{name}": loss for name, loss in result.losses.items()}
     values |= {f"stat.{name}": value for name, value in result.stats.items()}
     values |= {"loss": result.total, "steps": 1}
@@ -229,7 +230,8 @@ def add_totals(run: Run, batch: Batch, result: StepResult) -> None:
 
 
 def judge_decisions(truth: np.ndarray | None, batch: Batch, decisions: dict[str, Tensor]) -> dict[str, int]:
-    """Found or rejected labels, and how many of them are in truth present. Only here do decisions meet the truth."""
+    """Found or rejected labels, and how many of them are truly present. Only here are decisions compared with the
+    truth."""
     if not decisions:
         return {}
     counts = {f"{name}.count": int(mask.sum()) for name, mask in decisions.items()}
@@ -251,7 +253,7 @@ def finish_epoch(run: Run) -> None:
     share_broken(run)
     run.totals = sum_totals(run.totals)
     if not run.totals.get("steps"):
-        raise DataError(f"Not a single training image could be read; {run.files.bad_images} says why.")
+        raise DataError(f"None of the training images could be read; see {run.files.bad_images}.")
     run.log.row("train", epoch, epoch_summary(run))
     if stats := objective.epoch_stats(progress):
         run.log.row("state", epoch, stats)
@@ -282,7 +284,7 @@ def share_broken(run: Run) -> None:
 
 
 def sum_totals(totals: dict[str, float]) -> dict[str, float]:
-    """Over all processes; every one has the same names."""
+    """Sums over all processes; all have the same names."""
     summed = distributed.sum_across_ranks(torch.tensor(list(totals.values()), dtype=torch.float64))
     return dict(zip(totals, summed.tolist(), strict=True))
 
@@ -310,7 +312,8 @@ def decision_summary(totals: dict[str, float], name: str) -> dict[str, float]:
 
 
 def evaluate_epoch(run: Run) -> None:
-    """On validation images, or on the test set where there are none (then the best epoch is not a fair choice)."""
+    """Evaluate on validation images, or on the test set if there are none (then the best epoch is not a fair
+    choice)."""
     epoch, split = run.epoch + 1, "val" if run.data.val is not None else "test"
     run.latest = {}
     scores = measure_split(run, split)
@@ -328,7 +331,7 @@ def evaluate_epoch(run: Run) -> None:
 
 
 def measure_split(run: Run, split: str) -> Scores | None:
-    """Scores of the current model on "val" or "test", measured once an epoch; None where the data has no such split."""
+    """Scores of the current model on "val" or "test", measured once per epoch; None if the data has no such split."""
     part = run.data.val if split == "val" else run.data.test
     if part is None:
         return None
@@ -365,7 +368,7 @@ def finish_run(run: Run) -> RunResult:
         scores = measure_split(run, name)
         if scores is not None:
             last, split, result[name] = scores, name, summary_of(scores)
-            run.best = run.best or {"epoch": run.epoch, "split": name, **result[name]}  # where no epoch was trained
+            run.best = run.best or {"epoch": run.epoch, "split": name, **result[name]}  # if no epoch was trained
     result["best"] = run.best
     thresholds = thresholds_of(run)
     share_broken(run)
@@ -400,8 +403,8 @@ def saved_model(run: Run, thresholds: np.ndarray) -> SavedModel:
 
 
 def thresholds_of(run: Run) -> np.ndarray:
-    """From validation images; where they are partly labelled, a head's own, which it chose by left-out images, come
-    first. Without validation images from training images. Never from the test set. All processes must ask.
+    """From validation images; if these are partly labelled, a head's own thresholds, chosen by leave-one-out, take
+    precedence. Without validation images, from training images. Never from the test set. All processes must call this.
     """
     val, own = run.data.val, run.model.head.thresholds
     if own is not None and (val is None or not val.complete):
@@ -411,16 +414,16 @@ def thresholds_of(run: Run) -> np.ndarray:
         predictions = run.latest["val"].predictions
         probabilities, labels = predictions.probabilities[predictions.read], val.labels[predictions.read]
     else:
-        run.log.say("Choosing thresholds by the training images, as none were held out.")
+        run.log.say("Choosing thresholds on the training images, as none were held out.")
         batches = some_training_batches(run)
         probabilities, labels = predict_some(run.model, batches, IMAGES_FOR_THRESHOLDS, run.device, run.autocast)
-        if (labels != UNKNOWN).all():  # they were learned, so F1 on them says little
+        if (labels != UNKNOWN).all():  # they were trained on, so F1 on them says little
             return np.full(run.problem.num_categories, 0.5)
     return choose_thresholds(probabilities, labels, calibrated=calibrated)
 
 
 def some_training_batches(run: Run) -> Batches:
-    """The training images shuffled, without augmentation but for maps that are cached with it."""
+    """The training images shuffled, without augmentation, except for maps cached with it."""
     if run.learner.model.takes_maps or not run.config.input.augment:
         return run.train_batches
     plain = run.config.model_copy(update={"input": run.config.input.model_copy(update={"augment": False})})
@@ -428,7 +431,7 @@ def some_training_batches(run: Run) -> Batches:
 
 
 def finished_result(files: RunFolder, config: RunConfig) -> RunResult | None:
-    """What a finished run left; None where it is not finished, or its settings ask for more epochs now."""
+    """The result of a finished run; None if it is not finished, or its settings now ask for more epochs."""
     if not (files.is_run and files.is_finished and files.model.is_dir()):
         return None
     result = read_object(files.result)
@@ -455,7 +458,7 @@ def save_and_stop(run: Run) -> None:
 
 @contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM ask the run to stop after the step under way; a second one stops at once."""
+    """Ctrl-C and SIGTERM stop the run after the current step; a second one stops it immediately."""
     asked = False
 
     def ask(number: int, _: Any) -> None:
@@ -468,7 +471,7 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             previous[number] = signal.signal(number, ask)
-    except ValueError:  # not in the main thread (a notebook server, a test): nothing to catch there
+    except ValueError:  # not in the main thread (a notebook server, a test): signals cannot be caught
         pass
     try:
         yield lambda: asked

@@ -1,7 +1,7 @@
-"""Runs a grid to its end: skips what is finished, resumes what was broken off, survives what fails or is killed.
+"""Runs a whole grid: skips finished runs, resumes interrupted ones, survives failed or killed ones.
 
-How runs are carried out is an executor's business. What a bench knows of a run is in its folder, so that starting the
-same bench again resumes there.
+An executor decides how runs are executed. All a bench knows of a run is in its folder, so starting the
+same bench again resumes it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Bench:
         return self.folder / "runs.csv"
 
     def write_results(self) -> None:
-        """runs.csv and the tables, of all that is finished, in the order of the grid."""
+        """Write runs.csv and the tables of all finished runs, in the order of the grid."""
         finished = [self.files(run) for run in self.runs if self.files(run).is_finished]
         rows = tidy_rows(read_run(files.path) for files in finished)
         write_csv(rows, self.runs_csv)
@@ -106,15 +106,15 @@ class Bench:
 
 
 def check_settings(run: PlannedRun, files: RunFolder) -> None:
-    """A run that is there already must be the planned one."""
+    """An existing run must match the planned one."""
     if not files.is_run:
         return
     there, planned = flat(resolve(read_yaml(files.config)).nested()), flat(run.config.nested())
     for name in sorted(there.keys() | planned.keys()):
         if there.get(name) != planned.get(name) and name not in INCIDENTAL:
             raise UserError(
-                f"{files.path} was made with {name}={there.get(name)}, and the grid says {planned.get(name)}; "
-                "remove that folder, or write to another with --out."
+                f"{files.path} was run with {name}={there.get(name)}, but the grid has {planned.get(name)}; "
+                "remove that folder, or choose another with --out."
             )
 
 

@@ -1,7 +1,7 @@
-"""Line charts as inline SVG. Colours are classes of the page's style sheet, so that they follow light and dark mode.
+"""Line charts as inline SVG. Colours are classes of the page's style sheet, so they follow light and dark mode.
 
-Every line has a dash pattern and a marker of its own beside its colour, and its name at its end: a chart can be read
-in grey and by the colour-blind.
+Every line has its own dash pattern and marker besides its colour, and its name at its end: a chart can be read
+in greyscale and by colour-blind readers.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ LINE_HEIGHT = 14.0
 class Series:
     name: str
     points: Sequence[tuple[float, float]]
-    style: int  # place in the palette
+    style: int  # index into the palette
     spread: Sequence[float | None] = field(default_factory=list)  # standard deviation at each point
-    level: bool = False  # one value that holds all along the axis, such as that of a method without epochs
+    level: bool = False  # one value for the whole axis, e.g. of a method without epochs
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Where data coordinates are on the picture."""
+    """Maps data coordinates to the picture."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -60,9 +60,9 @@ def line_chart(
     size: tuple[int, int] = (420, 280),
     name_lines: bool = True,
 ) -> Markup:
-    """An <svg> that scales with its box; `title` is what a screen reader says. Empty where there is no line to draw."""
+    """An <svg> that scales with its box; `title` is for screen readers. Empty if there is no line to draw."""
     if all(one.level or len(one.points) < 2 for one in series):
-        return Markup("")  # a dot shows no course
+        return Markup("")  # a single dot shows no trend
     series = drawn_along([one for one in series if one.points])
     name_lines = name_lines and len(series) > 1
     frame = frame_for(series, y_range, x_ticks, size, name_lines)
@@ -75,7 +75,7 @@ def line_chart(
 
 
 def drawn_along(series: Sequence[Series]) -> list[Series]:
-    """Levels as lines from the first to the last point of the others."""
+    """Levels drawn as lines from the first to the last point of the others."""
     xs = [x for one in series for x, _ in one.points if not one.level]
     return [
         replace(one, points=[(min(xs), one.points[0][1]), (max(xs), one.points[0][1])]) if one.level else one
@@ -101,7 +101,7 @@ def frame_for(
 
 
 def _data_range(series: Sequence[Series]) -> tuple[float, float]:
-    """Of all points with their standard deviations."""
+    """The range of all points with their standard deviations."""
     ends = []
     for one in series:
         spread = [*(value or 0.0 for value in one.spread), *[0.0] * len(one.points)]
@@ -110,7 +110,7 @@ def _data_range(series: Sequence[Series]) -> tuple[float, float]:
 
 
 def _about(height: int | float) -> int:
-    """How many ticks are readable."""
+    """How many ticks fit legibly."""
     return 5 if height > 200 else 3
 
 
@@ -198,7 +198,7 @@ def marker(x: float, y: float, style: int, inside: Markup = Markup("")) -> Marku
 
 
 def _end_names(frame: Frame, series: Sequence[Series]) -> Markup:
-    """The lines' names at their right ends, moved apart where they would overlap."""
+    """The lines' names at their right ends, moved apart if they would overlap."""
     wanted = sorted((frame.place(*one.points[-1])[1], place) for place, one in enumerate(series))
     heights = spread_out([height for height, _ in wanted], frame.top, frame.height - frame.bottom)
     parts = []
@@ -222,7 +222,7 @@ def spread_out(heights: Sequence[float], top: float, bottom: float) -> list[floa
 
 
 def legend(styles: Mapping[str, int]) -> Markup:
-    """Marker and name of each line with its style, for charts too small to carry them."""
+    """Marker and name of each line with its style, for charts too small for labels."""
     items = []
     for name, style in styles.items():
         key = Markup('<svg class="key" viewBox="0 0 26 12" aria-hidden="true"><polyline class="line c{}" '

@@ -1,4 +1,4 @@
-"""What runs wrote down over their epochs, and scores over the known proportion, as charts."""
+"""Charts of what runs logged over their epochs, and of scores over the known proportion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fewtags.experiments.charts import Series, legend, line_chart, nice_ticks
 from fewtags.experiments.runs import RunRecord, groups, label, proportion_label
 from fewtags.experiments.tables import METRIC_NAMES, Row, by_method, unique, value_of
 
-MANY_CATEGORIES = 24  # more than this many are not each given a chart of thresholds
+MANY_CATEGORIES = 24  # above this many, not every category gets a threshold chart
 STATE_LINES = {"theta_pos": 0, "theta_neg": 1, "s_pos": 2, "s_neg": 3}  # style of each, in rows of kind "categories"
 DECISIONS = ("found", "rejected")
 
@@ -24,7 +24,7 @@ class Charts:
 
 
 def proportion_charts(rows: Sequence[Row]) -> list[Charts]:
-    """The paper's figure: each metric over the known proportion, a line for each method."""
+    """The paper's figure: each metric over the known proportion, one line per method."""
     figures = []
     for dataset in unique(row["dataset"] for row in rows):
         own = [row for row in rows if row["dataset"] == dataset and row["epoch_rule"] == "last"]
@@ -54,7 +54,7 @@ def proportion_chart(rows: Sequence[Row], metric: str) -> Markup:
 
 
 def learning_charts(runs: Sequence[RunRecord]) -> list[Charts]:
-    """mAP and loss over the epochs, for every dataset and proportion; of several seeds the first."""
+    """mAP and loss over the epochs, for every dataset and proportion; only the first seed."""
     figures = []
     style = {name: place for place, name in enumerate(unique(label(run) for run in runs))}
     for title, group in groups(runs):
@@ -69,7 +69,7 @@ def learning_charts(runs: Sequence[RunRecord]) -> list[Charts]:
 
 
 def map_line(run: RunRecord, style: int) -> Series:
-    """mAP over the epochs; a method without epochs has one value, which is drawn along all of them."""
+    """mAP over the epochs; a method without epochs has one value, drawn as a level."""
     scores = run.scores("last")
     if scores is not None and scores["map"] is not None and run.result.get("epochs") == 0:
         return Series(label(run), [(0, 100 * scores["map"])], style, level=True)
@@ -109,12 +109,12 @@ def method_detail(run: RunRecord) -> Detail | None:
 
 
 def state_lines(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """The lines that a method has, with their styles."""
+    """The lines a method has, with their styles."""
     return {name: style for name, style in STATE_LINES.items() if any(name in row for row in rows)}
 
 
 def decisions_of(run: RunRecord) -> list[str]:
-    """The kinds of decisions to show. CALDNR's default rejects exactly the labels it finds: one thing, shown once."""
+    """The kinds of decisions to show. CALDNR's default rejects exactly the labels it finds, so they are shown once."""
     logged = {
         kind: [over_epochs(run, "train", f"{kind}_{what}") for what in ("labels", "precision")] for kind in DECISIONS
     }
@@ -124,7 +124,7 @@ def decisions_of(run: RunRecord) -> list[str]:
 
 
 def decision_charts(run: RunRecord) -> list[Markup]:
-    """How many unknown labels were found and rejected each epoch; where the truth is known, how rightly."""
+    """How many unknown labels were found and rejected each epoch; if the truth is known, with precision and recall."""
     counts, quality = [], []
     kinds = decisions_of(run)
     for place, kind in enumerate(kinds):
@@ -151,13 +151,14 @@ def decision_charts(run: RunRecord) -> list[Markup]:
 
 
 def whole_range(series: Sequence[Series]) -> tuple[float, float]:
-    """From zero to the largest value or a little above it."""
+    """From zero to slightly above the largest value."""
     ticks = nice_ticks(0, max([1.0, *(y for one in series for _, y in one.points)]))
     return ticks[0], ticks[-1]
 
 
 def threshold_charts(run: RunRecord) -> tuple[list[tuple[str, str, Markup]], int]:
-    """Thresholds and mean similarities of each category over the epochs, and how many categories are left out."""
+    """Thresholds and mean similarities of each category over the epochs, and the number of categories without a
+    chart."""
     rows = [row for row in run.rows_of("categories") if "theta_pos" in row]
     if len(rows) < 2:
         return [], 0
@@ -166,7 +167,7 @@ def threshold_charts(run: RunRecord) -> tuple[list[tuple[str, str, Markup]], int
     shown = order if len(order) <= MANY_CATEGORIES else order[: MANY_CATEGORIES // 2] + order[-MANY_CATEGORIES // 2 :]
     numbers = (row[name][c] for row in rows for name in state_lines(rows) for c in shown)
     values = [number for number in numbers if number is not None]
-    y_range = (min(0.0, *values), max(values))  # one for all, so that categories can be compared
+    y_range = (min(0.0, *values), max(values))  # shared, so that categories can be compared
     charts = [(names[c], f"{known[c]} known", threshold_chart(rows, c, names[c], y_range)) for c in shown]
     return charts, len(order) - len(shown)
 

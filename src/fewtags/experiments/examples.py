@@ -29,17 +29,17 @@ from fewtags.models.saved import damaged, load_model, read_thresholds
 from fewtags.models.tensor_files import read_arrays
 
 NUM_IMAGES = 8
-NUM_MAPS = 2  # heat maps of an image, for the most probable of its tags
-NUM_CANDIDATES = 96  # training images that are looked through for found and rejected labels
-THUMBNAIL = 320  # a card of the page is as wide, on a phone and elsewhere
+NUM_MAPS = 2  # heat maps per image, for its most probable tags
+NUM_CANDIDATES = 96  # training images searched for found and rejected labels
+THUMBNAIL = 320  # pixels; the width of a card on the page
 JPEG_QUALITY = 72
 
-# What can be said of a tag. Where nobody knows whether it applies, it is not called wrong.
+# Verdicts on a tag. If it is unknown whether a tag applies, it is not called wrong.
 VERDICTS = {
     "right": ("✓", "right"),
     "wrong": ("✗", "wrong"),
     "missed": ("○", "missed"),
-    "unknown": ("?", "nobody said whether it applies"),
+    "unknown": ("?", "not known whether it applies"),
     "known": ("•", "known in training"),
 }
 
@@ -60,10 +60,10 @@ class TagList:
 @dataclass(frozen=True)
 class Example:
     file: str
-    picture: str  # a data: address
+    picture: str  # a data: URL
     lists: list[TagList]
     maps: list[tuple[str, str]] = field(default_factory=list)  # category, and the picture under its heat map
-    others: list[TagList] = field(default_factory=list)  # of further runs, to be opened by who wants to compare
+    others: list[TagList] = field(default_factory=list)  # of other runs, collapsed on the page
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Gallery:
 
 
 def data_of(run: RunRecord, moved_to: Path | None = None) -> RunData:
-    """The data of a run, as it was when it was trained. Raises UserError where it is gone or has changed."""
+    """The data a run was trained on. Raises UserError if it is missing or has changed."""
     data = load_run_data(run.folder, moved_to)
     noted = run.data.get("train")
     if not isinstance(noted, dict) or "categories" not in run.data or "known_positives" not in run.data:
@@ -93,11 +93,11 @@ def data_of(run: RunRecord, moved_to: Path | None = None) -> RunData:
     return data
 
 
-# --- test images: what each run says about them ---
+# --- test images: what each run predicts ---
 
 
 def test_gallery(runs: Sequence[RunRecord], data: RunData) -> Gallery | None:
-    """The same test images under every run, the first of which counts most; None where there are no predictions."""
+    """The same test images for every run, the first run in full; None if there are no predictions."""
     part = data.test if runs[0].split == "test" else data.val
     scores = {run.folder: _probabilities(run) for run in runs}
     shown = [run for run in runs if part is not None and scores[run.folder].shape == part.labels.shape]
@@ -111,8 +111,8 @@ def test_gallery(runs: Sequence[RunRecord], data: RunData) -> Gallery | None:
         example = example_of(part, row, lists[row][:1], maps.get(row, {}), lists[row][1:])
         examples += [example] if example is not None else []
     known = "known" if not part.complete else "true"
-    sentence = f"The tags that {label(best)} gives, with their probabilities, and {known} tags that it missed."
-    sentence += " The heat maps show which places spoke for a tag." if maps else ""
+    sentence = f"Tags predicted by {label(best)}, with probabilities, and {known} tags that it missed."
+    sentence += " The heat maps show the evidence for a tag." if maps else ""
     title = "Test images" if best.split == "test" else "Validation images"
     return Gallery(title, sentence, examples) if examples else None
 
@@ -134,7 +134,7 @@ def _thresholds(run: RunRecord) -> np.ndarray:
 
 
 def choose_images(present: np.ndarray) -> list[int]:
-    """A fixed draw among the images with the most tags, so that there is something to see."""
+    """A fixed sample of the images with the most tags."""
     counts = present.sum(1)
     candidates = np.argsort(-counts, kind="stable")[: max(4 * NUM_IMAGES, int((counts > 1).sum()))]
     drawn = np.random.default_rng(0).permutation(candidates)[:NUM_IMAGES]
@@ -144,7 +144,7 @@ def choose_images(present: np.ndarray) -> list[int]:
 def judge(
     probabilities: np.ndarray, labels: np.ndarray, categories: Sequence[str], thresholds: np.ndarray
 ) -> list[Tag]:
-    """Given tags, most probable first, then those known to be there and not given. Unreadable images have none."""
+    """Predicted tags, most probable first, then known tags that were missed. Unreadable images have none."""
     tags, missed = [], []
     for c in np.argsort(-probabilities, kind="stable"):
         score = float(probabilities[c])
@@ -156,14 +156,14 @@ def judge(
 
 
 def verdict_on(label: int) -> str:
-    """Of a tag that was given, by what is known."""
+    """The verdict on a predicted tag, given what is known."""
     return "right" if label == PRESENT else "wrong" if label == ABSENT else "unknown"
 
 
 def heat_maps(
     run: RunRecord, part: Annotations, wanted: Mapping[int, Sequence[str]]
 ) -> dict[int, dict[str, Image.Image]]:
-    """For each row, pictures of the `wanted` categories; none where a map tells nothing, being of one place only."""
+    """For each row, pictures of the `wanted` categories; none for 1 x 1 maps, which show nothing."""
     try:
         saved = load_model(run.folder)
     except UserError:
@@ -199,7 +199,7 @@ def _load(part: Annotations, rows: Sequence[int], size: int) -> tuple[torch.Tens
 
 
 def training_gallery(run: RunRecord, data: RunData) -> Gallery | None:
-    """Unknown labels that the method found or rejected after its last epoch; None for methods that decide nothing."""
+    """Unknown labels that the method found or rejected after its last epoch; None for methods without decisions."""
     file = RunFolder(run.folder).last
     if not file.is_file():
         return None
@@ -213,26 +213,26 @@ def training_gallery(run: RunRecord, data: RunData) -> Gallery | None:
             example = example_of(data.train, row, [known_tags(data.train, row), *decided], {})
             examples += [example] if example is not None else []
     sentence = (
-        f"Of {len(kept)} training images drawn at random, the first with decisions of {label(run)} about tags that "
-        f"nobody wrote down: {', '.join(f'{name} ones are {done}' for name, done in meaning.items())}."
+        f"Of {len(kept)} random training images, the first in which {label(run)} made decisions about "
+        f"unknown tags: {', '.join(f'{name} ones are {done}' for name, done in meaning.items())}."
     )
     return Gallery(f"Training images, {label(run)}", sentence, examples) if examples else None
 
 
 def what_is_done(decisions: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """The kinds of decisions to show, and what each means. Where both are about the same labels they are one."""
+    """The kinds of decisions to show, and what each means. If both concern the same labels, only one is shown."""
     found, rejected = decisions.get("found"), decisions.get("rejected")
     meaning = {"found": "trained as present", "rejected": "no longer trained as absent"}
     if found is not None and rejected is not None and np.array_equal(found, rejected):
         return {"found": " and ".join(meaning.values())}
-    return {name: meaning.get(name, "decided about") for name in decisions}
+    return {name: meaning.get(name, "decided") for name in decisions}
 
 
 @torch.inference_mode()
 def decide(
     run: RunRecord, train: Annotations, rows: Sequence[int], file: Path
 ) -> tuple[list[int], dict[str, np.ndarray], np.ndarray]:
-    """Readable rows, the masks of the method's decisions about them [B, C], and probabilities [B, C]."""
+    """Readable rows, the masks of the method's decisions [B, C], and probabilities [B, C]."""
     config = load_run_config(run.folder)
     config = config.model_copy(update={"cache": config.cache.model_copy(update={"enabled": False})})
     checkpoint = load_checkpoint(file)
@@ -248,7 +248,7 @@ def decide(
     index = torch.tensor(kept)
     outputs = learner.model(images)
     batch = Batch(images, torch.from_numpy(train.labels)[index], index)
-    torch.manual_seed(0)  # CANR draws
+    torch.manual_seed(0)  # CANR is random
     decisions = learner.objective.decide(batch, outputs, Progress.at_end(config.train.epochs))
     return kept, {name: mask.numpy() for name, mask in decisions.items()}, outputs.logits.sigmoid().numpy()
 
@@ -259,7 +259,7 @@ def known_tags(train: Annotations, row: int) -> TagList:
 
 
 def _decided(mask: np.ndarray, scores: np.ndarray, data: RunData, row: int) -> list[Tag]:
-    """Right is a label that is truly there: to find it, and to stop training it as absent, are both right."""
+    """A decision is right if the label is truly present, whether it was found or no longer trained as absent."""
     known = data.train.labels if data.truth is None else data.truth
     found = sorted(np.flatnonzero(mask).tolist(), key=lambda c: -scores[c])
     return [Tag(data.train.categories[c], verdict_on(known[row, c]), float(scores[c])) for c in found]
@@ -276,7 +276,7 @@ def example_of(
     except BadImage:
         return None
     drawn = [(name, data_address(image)) for name, image in maps.items()]
-    name = "/".join(Path(part.images[row]).parts[-2:])  # as much as fits under a picture
+    name = "/".join(Path(part.images[row]).parts[-2:])  # what fits under a picture
     return Example(name, picture, lists, drawn, list(others))
 
 

@@ -1,5 +1,5 @@
-"""What carries out the runs of a bench. An `Executor` starts them and says which have ended; `LocalExecutor` does so in
-processes of this machine. One for a cluster needs the same four methods."""
+"""Executes the runs of a bench. An `Executor` starts runs and reports which have ended; `LocalExecutor` does so in
+processes on this machine. One for a cluster needs the same four methods."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from fewtags.experiments.grid import PlannedRun
 
 @dataclass(frozen=True)
 class Ended:
-    """A run whose execution is over, well or not."""
+    """A run that has ended, successfully or not."""
 
     run: PlannedRun
-    exit_code: int | None  # 0 where it went well, -N where it was killed by signal N; None where nobody knows
+    exit_code: int | None  # 0 on success, -N if killed by signal N, None if unknown
 
 
 class Executor(Protocol):
@@ -35,19 +35,19 @@ class Executor(Protocol):
         """May another run be started now?"""
 
     def start(self, run: PlannedRun, folder: Path) -> None:
-        """Begin to bring the run in `folder` to its end; do not wait for it."""
+        """Start the run in `folder` without waiting for it."""
 
     def wait(self) -> Sequence[Ended]:
-        """Wait until at least one started run has ended; give those that have, each once."""
+        """Wait until at least one started run has ended; returns those that have, each once."""
 
     def stop(self) -> None:
-        """Ask all running ones to save and stop, and wait until they have."""
+        """Ask all running runs to save and stop, and wait for them."""
 
 
 class LocalExecutor:
-    """Every run is a process of its own, `workers` at a time, so that one which crashes takes no other with it.
+    """Every run is a separate process, `workers` at a time, so a crash affects no other run.
 
-    What it says goes to the log in its folder. Should the bench be killed, its processes end too.
+    Its output goes to the log in its folder. If the bench is killed, its processes end too.
     """
 
     def __init__(self, workers: int = 1):
@@ -79,7 +79,7 @@ class LocalExecutor:
 
 
 def context() -> Any:
-    """Processes forked from a clean server that has the slow imports behind it, where the system has that."""
+    """Processes forked from a clean server that has done the slow imports, where the system supports it."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     chosen = multiprocessing.get_context("forkserver")
@@ -93,7 +93,7 @@ def execute_in_process(run: PlannedRun, folder: Path, workers: int) -> None:
 
     end_with_parent()
     if hasattr(os, "setpgrp"):
-        os.setpgrp()  # Ctrl-C reaches the bench alone, which then asks each process once to save and stop
+        os.setpgrp()  # Ctrl-C reaches only the bench, which asks each process once to save and stop
     torch.set_num_threads(max(1, torch.get_num_threads() // workers))
     folder.mkdir(parents=True, exist_ok=True)
     log = RunFolder(folder).log.open("a", encoding="utf-8", buffering=1)
@@ -110,7 +110,7 @@ def execute_in_process(run: PlannedRun, folder: Path, workers: int) -> None:
 
 
 def execute(run: PlannedRun, folder: Path) -> None:
-    """Train, from the last checkpoint on where there is one."""
+    """Train, resuming from the last checkpoint if there is one."""
     from fewtags.engine.training import train
 
     write_json(RunFolder(folder).cell, run.cell)
@@ -118,7 +118,7 @@ def execute(run: PlannedRun, folder: Path) -> None:
 
 
 def end_with_parent() -> None:
-    """A killed bench cannot end its processes, so they watch it: two of them must never write one folder."""
+    """A killed bench cannot end its processes, so they watch it: two must never write to the same folder."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -15,7 +15,7 @@ from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.wording import plural
 
 NUM_PICTURES = 8
-FEW_IMAGES = 3000  # so many are looked through for the page; of more only where `fewtags discover` did so before
+FEW_IMAGES = 3000  # at most this many are searched for the page; more only if `fewtags discover` did so before
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class FoundRow:
     category: str
     known: int
     found: int
-    expected: float  # to be right among those found, by their probabilities
-    right: int | None  # of those found, where the truth is known
-    hidden: int | None  # tags that nobody wrote down, where the truth is known
+    expected: float  # number right among those found, by their probabilities
+    right: int | None  # of those found, if the truth is known
+    hidden: int | None  # unlabelled tags, if the truth is known
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class FoundTags:
 
 
 def can_look(run: RunRecord, data: RunData) -> bool:
-    """Is it done soon?"""
+    """Is it quick?"""
     return len(data.train) <= FEW_IMAGES or any(RunFolder(run.folder).outputs.glob("*/about.json"))
 
 
 def found_tags(run: RunRecord, data: RunData) -> FoundTags | None:
-    """What `fewtags discover` lists for a run; None where nothing is unknown or found."""
+    """What `fewtags discover` lists for a run; None if nothing is unknown or found."""
     if not (data.train.labels == UNKNOWN).any():
         return None
     opened = open_run(run.folder, data=data, quiet=True)
@@ -75,18 +75,18 @@ def found_row(opened: OpenRun, table: LabelTable, column: int) -> FoundRow:
 def found_summary(run: RunRecord, opened: OpenRun, rows: list[FoundRow]) -> str:
     found = sum(row.found for row in rows)
     images = plural(len(opened.annotations), "image")
-    start = f"In {images}, {label(run)} found {plural(found, 'tag')} that nobody wrote down"
+    start = f"In {images}, {label(run)} found {plural(found, 'missing tag')}"
     if opened.truth is None:
         expected = sum(row.expected for row in rows)
-        return f"{start}. By their probabilities about {expected:,.0f} of them are right: an estimate."
+        return f"{start}. Judging by their probabilities, about {expected:,.0f} of them are right (an estimate)."
     right, hidden = sum(row.right or 0 for row in rows), sum(row.hidden or 0 for row in rows)
     return f"{start}. {right:,} of them ({right / found:.0%}) are right; {hidden:,} were hidden from it."
 
 
 def found_gallery(opened: OpenRun, table: LabelTable) -> Gallery | None:
-    """The most certain tag of every category, from the most certain category down."""
+    """The most certain tag of every category, most certain category first."""
     part, truth = opened.annotations, opened.annotations.labels if opened.truth is None else opened.truth
-    _, first = np.unique(table.columns, return_index=True)  # the table has the most certain ones first
+    _, first = np.unique(table.columns, return_index=True)  # the table is sorted by certainty
     examples = []
     for place in np.sort(first)[:NUM_PICTURES]:
         row = int(table.rows[place])
@@ -97,5 +97,5 @@ def found_gallery(opened: OpenRun, table: LabelTable) -> Gallery | None:
         ]
         example = example_of(part, row, [known_tags(part, row), TagList("found", found)], {})
         examples += [example] if example is not None else []
-    sentence = "The most certain find of each category, in the picture it was found in."
+    sentence = "The most certain missing tag of each category, and the image it was found in."
     return Gallery("Most certain", sentence, examples) if examples else None

@@ -8,13 +8,13 @@
       an:
       caldnr: {train: {lr: 2.0e-4}}                      # settings of this method's runs
       caldnr-paper: {method: {name: caldnr, profile: paper}}
-    parts:                                               # which of them are run
+    parts:                                               # which combinations are run
       - {proportions: [0.1, 0.5, 0.9], seeds: [0]}
       - {methods: [an, caldnr], proportions: [0.1], seeds: [1, 2], settings: {an: {train: {lr: 3.0e-5}}}}
-    vary: [seed, data.mask_seed]                         # the settings that take the number of the seed
+    vary: [seed, data.mask_seed]                         # the settings that are set to the seed
 
-Later wins: settings < dataset < method < the part's settings of the method < overrides of the command line < proportion
-and seed. A run that two parts name is made as the first of them says.
+Precedence: settings < dataset < method < the part's settings of the method < command-line overrides < proportion
+and seed. A run listed in two parts uses the settings of the first.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from fewtags.settings import Settings
 
 class Part(Settings):
     datasets: list[str] | None = None
-    """Names of datasets; by default all."""
+    """Names of datasets; default: all."""
     methods: list[str] | None = None
-    """Names of methods; by default all."""
+    """Names of methods; default: all."""
     proportions: tuple[float | Literal["single"] | None, ...] = (None,)
-    """Shares of positives that stay known; by default the labels as they come."""
+    """Shares of positives that stay known; default: the labels as given."""
     seeds: tuple[int, ...] = (0,)
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Settings of a method's runs in this part alone, by its name."""
+    """Settings of a method's runs in this part only, by method name."""
 
 
 class GridFile(Settings):
@@ -62,14 +62,14 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """Its folder below the bench's, the same whatever else is in the grid."""
+        """Its folder within the bench's folder; independent of the rest of the grid."""
         known = "given" if self.proportion is None else self.proportion
         known = f"{100 * known:g}" if isinstance(known, float) else known
         return f"{self.dataset}/{self.method}/known-{known}/seed-{self.seed}"
 
     @property
     def cell(self) -> dict[str, Any]:
-        """What the tables call it."""
+        """Its name in the tables."""
         return {
             "dataset": self.dataset,
             "method": self.method,
@@ -99,10 +99,10 @@ def _parse(file: Path) -> GridFile:
     content = read_yaml(file)
     for key in content:
         if key not in GridFile.model_fields:
-            raise UserError(f"{file} has the entry '{key}'; {did_you_mean(key, GridFile.model_fields)}")
+            raise UserError(f"{file} has an unknown entry '{key}'; {did_you_mean(key, GridFile.model_fields)}")
     for key in ("datasets", "methods", "parts"):
         if not content.get(key):
-            raise UserError(f"{file} plans no run: it has no {key}.")
+            raise UserError(f"{file} defines no runs: it has no {key}.")
     grid = validate(GridFile, content, "grid")
     assert isinstance(grid, GridFile)
     return grid
@@ -120,7 +120,7 @@ def _runs_of(grid: GridFile, part: Part, overrides: Mapping[str, Any], file: Pat
 def _named(names: list[str] | None, table: Mapping[str, Any], kind: str, file: Path) -> list[str]:
     for name in names or ():
         if name not in table:
-            raise UserError(f"A part of {file} names the {kind} '{name}'; {did_you_mean(name, table)}")
+            raise UserError(f"A part of {file} has an unknown {kind} '{name}'; {did_you_mean(name, table)}")
     return list(table) if names is None else names
 
 

@@ -1,6 +1,6 @@
-"""The paper's own numbers, to be read beside measured ones: all of its Table 1 and Table 2 (`published.csv`).
+"""The paper's own numbers, for comparison with measured ones: all of its Table 1 and Table 2 (`published.csv`).
 
-They are mAP interpolated as in VOC 2010 and later, of the best epoch on the test set, from one run each.
+They are mAP with VOC 2010 interpolation, at the best epoch on the test set, from one run each.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 FILE = Path(__file__).with_name("published.csv")
-METRIC, EPOCH_RULE = "map_voc12", "best"  # what the published numbers can be compared with
+METRIC, EPOCH_RULE = "map_voc12", "best"  # comparable with the published numbers
 
 
 @cache

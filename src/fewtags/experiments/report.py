@@ -1,4 +1,4 @@
-"""Run folders -> one self-contained HTML page: pictures, what was found, tables, curves, categories, decisions."""
+"""Run folders -> one self-contained HTML page: pictures, found tags, tables, curves, categories, decisions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fewtags.experiments.tables import paper_tables, unique
 from fewtags.progress import duration
 from fewtags.wording import plural
 
-FEW_POSITIVES = 10  # the AP of a category with fewer of them says little
+FEW_POSITIVES = 10  # the AP of a category with fewer positives says little
 ESTIMATED = ("map", "of1", "cf1", "missing")
 
 Say = Callable[[str], None]
@@ -37,14 +37,14 @@ def write_report(
     moved_to: Path | None = None,
     warn: Say = lambda _: None,
 ) -> Path:
-    """Write the page about the runs that `run_folders` are or contain to the file `out`.
+    """Write a page about the runs in `run_folders` (run folders, or folders of runs) to the file `out`.
 
-    `moved_to` is where the runs' images are now, if they were moved. `warn` is told what the page has to do without.
+    `moved_to` is where the runs' images are now, if they were moved. `warn` receives a message about anything missing.
     """
     runs = find_runs(run_folders)
     datasets = unique(run.dataset for run in runs)
     if moved_to is not None and len(datasets) > 1:
-        raise UserError(f"--data names the place of one dataset; these runs are about {' and '.join(datasets)}.")
+        raise UserError(f"--data is the location of one dataset, but these runs use {' and '.join(datasets)}.")
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(out) as beside:
         beside.write_text(render(runs, title, moved_to, warn), encoding="utf-8")
@@ -84,7 +84,7 @@ def render(runs: Sequence[RunRecord], title: str, moved_to: Path | None = None, 
 
 
 def chosen(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """The runs that are shown in detail: the first seed of each method at the lowest proportion of its dataset."""
+    """The runs shown in detail: the first seed of each method at the lowest proportion of its dataset."""
     first: dict[tuple[str, str], RunRecord] = {}
     for run in runs:
         if run.result:
@@ -93,7 +93,7 @@ def chosen(runs: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def best_first(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """By mAP, estimated where the labels to measure with are partial."""
+    """The mAP, estimated if the evaluation labels are partial."""
     return sorted(runs, key=lambda run: -(map_of(run) or 0.0))
 
 
@@ -103,20 +103,20 @@ def map_of(run: RunRecord) -> float | None:
 
 
 def estimates_of(run: RunRecord) -> dict[str, Any]:
-    """What result.json says about quality that could not be measured; empty where all labels were known."""
+    """The quality estimates in result.json; empty if all labels were known."""
     return run.result.get("estimates") or {}
 
 
 def unknown_share(run: RunRecord) -> float:
-    """Of the labels that the run was measured with; 0 where the run does not say."""
+    """Share of unknown labels in the evaluation; 0 if the run does not say."""
     return run.data.get(run.split or "", {}).get("unknown", 0.0)
 
 
-# --- in words ---
+# --- sentences ---
 
 
 def lead(runs: Sequence[RunRecord]) -> list[str]:
-    """What a reader wants to know first: for every dataset one or two sentences."""
+    """The summary: one or two sentences per dataset."""
     sentences = {}
     for dataset in unique(run.dataset for run in runs):
         own = best_first([run for run in chosen(runs) if run.dataset == dataset])
@@ -132,7 +132,7 @@ def learned(run: RunRecord) -> str:
     share = f", {100 * run.proportion:g} % of those that apply" if isinstance(run.proportion, float) else ""
     tags = plural(len(run.data["categories"]), "tag")
     images = plural(run.data["train"]["images"], "image")
-    return f"{label(run)} learned {tags} from {images} with {known:,} tags written down{share}."
+    return f"{label(run)} learned {tags} from {images} with {known:,} known tags{share}."
 
 
 def quality(run: RunRecord) -> str:
@@ -147,7 +147,7 @@ def quality(run: RunRecord) -> str:
 
 
 def compared(runs: Sequence[RunRecord]) -> str:
-    """How the next best method does; `runs` are the best first."""
+    """Comparison with the second-best method; `runs` are sorted, best first."""
     values = [map_of(run) for run in runs]
     if len(runs) < 2 or values[0] is None or values[1] is None:
         return "."
@@ -155,7 +155,7 @@ def compared(runs: Sequence[RunRecord]) -> str:
 
 
 def summary(runs: Sequence[RunRecord]) -> list[str]:
-    """What the page is about, in sentences."""
+    """What the page covers, as sentences."""
     finished = [run for run in runs if run.result]
     sentences = []
     for dataset in unique(run.dataset for run in runs):
@@ -170,9 +170,7 @@ def summary(runs: Sequence[RunRecord]) -> list[str]:
             f"{plural(len(images['categories']), 'category', 'categories')}, {', '.join(sizes)} images."
         )
     if len(finished) < len(runs):
-        sentences.append(
-            f"{len(runs) - len(finished)} of {len(runs)} runs are not finished; the tables leave them out."
-        )
+        sentences.append(f"{len(runs) - len(finished)} of {len(runs)} runs are not finished and not in the tables.")
     return sentences
 
 
@@ -181,13 +179,13 @@ def summary(runs: Sequence[RunRecord]) -> list[str]:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Of one dataset: what needs its images, or why there is nothing."""
+    """The parts that need a dataset's images, or why they are missing."""
 
     dataset: str
-    gallery: Gallery | None = None  # test images under the chosen runs, the best first
+    gallery: Gallery | None = None  # test images for the chosen runs, best first
     found: FoundTags | None = None  # by the best run
     how_to_find: str = ""  # instead of `found`
-    decided: list[Gallery] = field(default_factory=list)  # training images under the methods that decide
+    decided: list[Gallery] = field(default_factory=list)  # training images, for methods with decisions
     problem: str = ""
 
 
@@ -195,7 +193,7 @@ def pictures_of(dataset: str, runs: Sequence[RunRecord], moved_to: Path | None, 
     own = best_first([run for run in chosen(runs) if run.dataset == dataset])
     if not own:
         return Pictures(dataset)
-    read: dict[str, RunData] = {}  # once for all runs with the same settings of their data
+    read: dict[str, RunData] = {}  # once for all runs with the same data settings
     try:
         for run in own:
             key = data_key(run)
@@ -210,7 +208,7 @@ def pictures_of(dataset: str, runs: Sequence[RunRecord], moved_to: Path | None, 
         dataset,
         test_gallery(own, data),
         found_tags(best, data) if soon else None,
-        "" if soon else f"`fewtags discover {best.folder}` looks through all images; then the tags it finds are here.",
+        "" if soon else f"Run `fewtags discover {best.folder}` to search all images and show its tags here.",
         [gallery for gallery in decided if gallery is not None],
     )
 
@@ -224,7 +222,7 @@ def data_key(run: RunRecord) -> str:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval, as text."""
+    """A value with its interval, formatted."""
 
     value: str
     interval: str
@@ -245,7 +243,7 @@ class EstimateTable:
 
 
 def estimate_tables(runs: Sequence[RunRecord]) -> list[EstimateTable]:
-    """Quality of the runs that had no complete labels to be measured with; of several seeds the first."""
+    """Quality of the runs without complete evaluation labels; only the first seed."""
     tables = []
     for title, group in groups([run for run in runs if estimates_of(run)]):
         assumption = str(estimates_of(next(iter(group.values()))).get("assumption", ""))
@@ -261,9 +259,9 @@ def estimate_tables(runs: Sequence[RunRecord]) -> list[EstimateTable]:
 class CategoryRow:
     name: str
     known: int  # training images known to have it
-    measured: int | None  # images with it among those measured on; None where the run does not say
+    measured: int | None  # positives among the evaluation images; None if the run does not say
     aps: list[float | None]  # AP of each method in percent
-    missing: Estimate | None  # tags that nobody wrote down
+    missing: Estimate | None  # unlabelled positives
 
 
 @dataclass(frozen=True)
@@ -283,7 +281,7 @@ class CategoryTable:
 
 
 def category_tables(runs: Sequence[RunRecord]) -> list[CategoryTable]:
-    """AP of every category beside its numbers of positives, the best method first; of several seeds the first."""
+    """AP and number of positives of every category, best method first; only the first seed."""
     tables = []
     for title, group in groups([run for run in runs if run.scores("last")]):
         ranked = {label(run): run for run in best_first(list(group.values()))}
@@ -292,7 +290,7 @@ def category_tables(runs: Sequence[RunRecord]) -> list[CategoryTable]:
 
 
 def category_rows(group: dict[str, RunRecord]) -> list[CategoryRow]:
-    """Categories with the most known positives first; `group` has the best run first."""
+    """Categories sorted by known positives; `group` has the best run first."""
     one = next(iter(group.values()))
     per_run = [(run.scores("last") or {})["per_category"] for run in group.values()]
     measured = one.data[str(one.split)].get("positives")

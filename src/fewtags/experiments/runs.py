@@ -1,4 +1,4 @@
-"""Run folders as the tables and the report see them: what was asked for, and what was measured."""
+"""Run folders as the tables and the report see them: settings and results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fewtags.errors import UserError
 from fewtags.methods import METHODS
 from fewtags.models.saved import damaged, read_object
 
-Proportion = float | str | None  # of known positives; "single" for one an image, None for the labels as they came
+Proportion = float | str | None  # of known positives; "single": one per image, None: the labels as given
 
 COLUMNS = (
     "dataset", "method", "profile", "proportion", "seed", "epoch_rule", "map", "map_voc12", "of1", "cf1", "seconds",
@@ -34,16 +34,16 @@ class RunRecord:
     seed: int
     config: dict[str, Any]  # as in config.yaml
     data: dict[str, Any]  # as in data.json
-    result: dict[str, Any]  # as in result.json; empty where the run is not finished
+    result: dict[str, Any]  # as in result.json; empty if the run is not finished
     rows: list[dict[str, Any]]  # as in metrics.jsonl
 
     @property
     def split(self) -> str | None:
-        """The split whose scores count: test, or else val."""
+        """The split whose scores count: test if there is one, else val."""
         return next((split for split in ("test", "val") if split in self.result), None)
 
     def scores(self, epoch_rule: str) -> dict[str, Any] | None:
-        """Scores after the last epoch ("last") or of the best one on the same images ("best")."""
+        """Scores after the last epoch ("last") or at the best epoch on the same images ("best")."""
         if self.split is None:
             return None
         if epoch_rule == "last":
@@ -78,15 +78,15 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def find_runs(paths: Iterable[Path]) -> list[RunRecord]:
-    """The runs that `paths` are or contain, sorted by dataset, method, proportion and seed."""
+    """The runs in `paths` (run folders, or folders of runs), sorted by dataset, method, proportion and seed."""
     folders: list[Path] = []
     for path in paths:
         if not path.is_dir():
-            raise UserError(f"{path} is not a folder; give the folder of a run, or one that holds runs.")
+            raise UserError(f"{path} is not a folder; pass a run folder, or a folder that contains runs.")
         found = [path] if is_run(path) else [run.path for run in RunFolder.below(path)]
         folders += [folder for folder in found if is_run(folder) and folder not in folders]
         if not found:
-            raise UserError(f"{path} holds no run (no config.yaml in it or below).")
+            raise UserError(f"{path} contains no run (no config.yaml in it or below it).")
     return sorted((read_run(folder) for folder in folders), key=_place)
 
 
@@ -99,13 +99,13 @@ def _place(run: RunRecord) -> tuple:
 
 
 def method_place(name: str) -> int:
-    """Where a method comes in a table: as in METHODS, then what has a name of its own."""
+    """Sort key of a method: the order of METHODS, then custom names."""
     order = list(METHODS)
     return order.index(name) if name in order else len(order)
 
 
 def proportion_place(proportion: Proportion) -> tuple[int, float]:
-    """Numbers in their order, then "single", then the labels as they came."""
+    """Sort key: numbers, then "single", then the labels as given."""
     if isinstance(proportion, str):
         return 1, 0.0
     return (2, 0.0) if proportion is None else (0, proportion)
@@ -114,7 +114,7 @@ def proportion_place(proportion: Proportion) -> tuple[int, float]:
 def proportion_label(proportion: Proportion) -> str:
     if proportion is None:
         return "given labels"
-    return "one an image" if isinstance(proportion, str) else f"{100 * proportion:g} %"
+    return "one per image" if isinstance(proportion, str) else f"{100 * proportion:g} %"
 
 
 def row_label(method: str, profile: str) -> str:
@@ -133,11 +133,11 @@ def groups(runs: Iterable[RunRecord]) -> list[tuple[str, dict[str, RunRecord]]]:
     return list(found.items())
 
 
-# --- the tidy form: one row for each run and epoch rule ---
+# --- tidy rows: one per run and epoch rule ---
 
 
 def tidy_rows(runs: Iterable[RunRecord]) -> list[dict[str, Any]]:
-    """Rows with COLUMNS; scores in percent. Runs that are not finished have none."""
+    """Rows with COLUMNS; scores in percent. Unfinished runs have none."""
     rows = []
     for run in runs:
         for rule in ("last", "best"):
@@ -161,7 +161,7 @@ def write_csv(rows: Sequence[dict[str, Any]], file: Path) -> None:
 
 
 def read_csv(file: Path) -> list[dict[str, Any]]:
-    """What `write_csv` wrote."""
+    """Reads a file written by `write_csv`."""
     with file.open(newline="", encoding="utf-8") as lines:
         rows: list[dict[str, Any]] = list(csv.DictReader(lines))
     for row in rows:

@@ -19,7 +19,7 @@ from fewtags.wording import markdown, printable
 METRIC_NAMES = {"map": "mAP", "map_voc12": "mAP (VOC 2012)", "of1": "OF1", "cf1": "CF1"}
 RULE_NOTES = {
     "last": "after the last epoch",
-    "best": "at the best epoch on the very images that are measured, as the paper chose it: too good by that choice",
+    "best": "at the best epoch on the test images themselves, as in the paper, which makes them optimistic",
 }
 ABLATION = ("cssl", "cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr")  # the paper's Table 2
 
@@ -46,19 +46,19 @@ class Value:
 @dataclass(frozen=True)
 class Table:
     title: str
-    note: str  # what the numbers are, in words
+    note: str  # what the numbers are
     columns: list[str]
     rows: list[tuple[str, list[Value | None]]]
 
     def cells(self) -> list[tuple[str, list[tuple[str, bool]]]]:
-        """Each row's label, and its cells as text with whether it is the highest of its column."""
+        """Each row's label, and its cells as text, with whether each is the highest in its column."""
         best = [self._best(column) for column in range(len(self.columns))]
         return [
             (label, [_cell(value, top) for value, top in zip(values, best, strict=True)]) for label, values in self.rows
         ]
 
     def _best(self, column: int) -> float | None:
-        """The highest mean as it is printed; none where there is nothing to compare."""
+        """The highest mean as printed; none if there is nothing to compare."""
         values = [values[column] for _, values in self.rows]
         means = [round(value.mean, 1) for value in values if value is not None]
         return max(means) if len(means) > 1 else None
@@ -72,7 +72,7 @@ def _cell(value: Value | None, best: float | None) -> tuple[str, bool]:
 
 
 def paper_tables(rows: Sequence[Row], epoch_rule: str = "last") -> list[Table]:
-    """For every dataset: mAP, OF1 and CF1 over the proportions, and the ablation where its rows are there."""
+    """For every dataset: mAP, OF1 and CF1 over the proportions, and the ablation if its rows exist."""
     tables = []
     chosen = [row for row in rows if row["epoch_rule"] == epoch_rule]
     for dataset in unique(row["dataset"] for row in chosen):
@@ -83,7 +83,7 @@ def paper_tables(rows: Sequence[Row], epoch_rule: str = "last") -> list[Table]:
         if len(unique(row["proportion"] for row in own)) == 1:
             tables.append(overview_table(own, dataset, epoch_rule))
             continue
-        if main:  # a bench of ablation rows alone has none
+        if main:  # a bench with only ablation rows has none
             tables += [proportion_table(main, dataset, metric, epoch_rule) for metric in METRIC_NAMES]
         if ablation:
             metrics = ("map", published.METRIC) if epoch_rule == published.EPOCH_RULE else ("map",)
@@ -104,7 +104,7 @@ def proportion_table(rows: Sequence[Row], dataset: str, metric: str, epoch_rule:
 
 
 def published_row(run: Row, proportions: Sequence[Proportion]) -> list[tuple[str, list[Value | None]]]:
-    """What the paper printed for a method in its `paper` profile, under our own row."""
+    """The published numbers for a method in its `paper` profile, below our own row."""
     numbers = [published.published(run["dataset"], run["method"], proportion) for proportion in proportions]
     if run["profile"] != "paper" or not any(number is not None for number in numbers):
         return []
@@ -113,7 +113,7 @@ def published_row(run: Row, proportions: Sequence[Proportion]) -> list[tuple[str
 
 
 def overview_table(rows: Sequence[Row], dataset: str, epoch_rule: str) -> Table:
-    """Where there is one proportion only: the metrics across."""
+    """For a single proportion: one column per metric."""
     body = [(label, [value_of(own, metric) for metric in METRIC_NAMES]) for label, own in by_method(rows)]
     known: Proportion = rows[0]["proportion"]
     where = dataset if known is None else f"{dataset}, {proportion_label(known)} known"
@@ -133,7 +133,7 @@ def value_of(rows: Sequence[Row], metric: str) -> Value | None:
 
 
 def average(values: Sequence[Value | None]) -> Value | None:
-    """Of the means over all proportions, as in the paper; none where a proportion is missing."""
+    """Average of the means over all proportions, as in the paper; none if a proportion is missing."""
     means = [value.mean for value in values if value is not None]
     return Value(statistics.fmean(means)) if means and len(means) == len(values) else None
 
@@ -150,11 +150,11 @@ def note_on(rows: Sequence[Row], epoch_rule: str) -> str:
 
 
 def unique(values: Any) -> list:
-    """Each once, in the order of appearance."""
+    """Unique values, in order of appearance."""
     return list(dict.fromkeys(values))
 
 
-# --- the forms ---
+# --- output formats ---
 
 
 def to_markdown(table: Table) -> str:

@@ -1,1 +1,1 @@
-"""Models to deploy: one file with everything in it, checked against torch after it is written."""
+"""Deployable models: one self-contained file, verified against torch after writing."""

@@ -1,6 +1,6 @@
-"""A trained model as one ONNX (or OpenVINO) file: pixels in, probabilities out, all that is known about it inside.
+"""A trained model as one ONNX (or OpenVINO) file: pixels in, probabilities out, with all metadata inside.
 
-    input   pixels         float32 [batch, 3, size, size], RGB from 0 to 1; the file normalises by itself
+    input   pixels         float32 [batch, 3, size, size], RGB from 0 to 1; the model normalises them
     output  probabilities  float32 [batch, C]
 
 The metadata entry `fewtags` is JSON: categories, thresholds, input, model, head, quality and the record of training.
@@ -31,23 +31,23 @@ from fewtags.errors import MissingExtra, RunFailed, UserError
 from fewtags.models.saved import SavedModel, without_paths
 
 TOLERANCE = 1e-4  # of probabilities; float32 kernels of two libraries differ by about 1e-6
-INT8_IMAGES = 128  # whose activations tell the ranges of the eight-bit numbers
+INT8_IMAGES = 128  # calibration images for the activation ranges
 KINDS = ("onnx", "openvino")
 
 
 @dataclass(frozen=True)
 class Check:
-    """How the exported file differs from torch, on so many images."""
+    """How the exported file differs from torch, on `num_images` images."""
 
     num_images: int
     largest: float
     mean: float
-    same_tags: float  # share of all tags given or not given alike
+    same_tags: float  # share of all tag decisions that agree
 
     def __str__(self) -> str:
         return (
             f"Compared with torch on {self.num_images} images: largest difference of a probability {self.largest:.2g}, "
-            f"mean {self.mean:.2g}; {self.same_tags:.2%} of the tags alike."
+            f"mean {self.mean:.2g}; {self.same_tags:.2%} of the tags agree."
         )
 
 
@@ -71,15 +71,15 @@ def export_model(
     images: Sequence[Path] = (),
     tolerance: float = TOLERANCE,
 ) -> Check:
-    """Write `file`, run it on `images` beside torch, and remove it again where the two differ too much.
+    """Write `file`, compare it with torch on `images`, and remove it if the two differ too much.
 
-    With `int8` weights and activations have eight bits, their ranges taken from `images`; then the difference is told
+    With `int8` weights and activations are quantised, calibrated on `images`; then the difference is reported
     instead of bounded.
     """
     if to not in KINDS:
         raise UserError(f"--to {to} should be one of {', '.join(KINDS)}.")
     if int8 and not images:
-        raise UserError("--int8 needs images to take the ranges of its numbers from; name some with --images.")
+        raise UserError("--int8 needs images for calibration; pass some with --images.")
     model = PixelsToProbabilities(saved).cpu()
     file.parent.mkdir(parents=True, exist_ok=True)
     pixels = opened_pixels(images, saved.input.size) or [made_up_pixels(saved.input.size)]
@@ -94,7 +94,7 @@ def export_model(
         unseen = pixels[INT8_IMAGES:] if int8 else pixels  # what the ranges were fitted to would flatter them
         check = compare(model, ExportedTagger(made), unseen or pixels, saved.thresholds)
         if not int8 and check.largest > tolerance:
-            raise RunFailed(f"The exported model differs from torch, so it was not kept. {check}")
+            raise RunFailed(f"The exported model differs from torch, so it was discarded. {check}")
         for written in sorted(Path(folder).glob(f"{made.stem}.*" if to == "openvino" else made.name)):
             written.replace(file.with_suffix(written.suffix))
     return check
@@ -126,7 +126,7 @@ def write_onnx(model: nn.Module, file: Path, size: int) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter tells its developers much that is of no use to a user."""
+    """Silences the exporter's messages, which are meant for its developers."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -184,7 +184,7 @@ def to_openvino(file: Path) -> Path:
 
 
 def quantised(file: Path, pixels: Sequence[np.ndarray]) -> Path:
-    """Eight-bit weights and activations, with their ranges from the first INT8_IMAGES of `pixels`."""
+    """Quantise weights and activations, calibrated on the first INT8_IMAGES of `pixels`."""
     from onnxruntime import quantization
 
     class Ranges(quantization.CalibrationDataReader):
@@ -204,7 +204,7 @@ def quantised(file: Path, pixels: Sequence[np.ndarray]) -> Path:
             Ranges(),
             quant_format=quantization.QuantFormat.QDQ,
             per_channel=True,
-            op_types_to_quantize=["Conv"],  # the head keeps its precision: thresholds hang on it
+            op_types_to_quantize=["Conv"],  # the head keeps its precision: thresholds depend on it
         )
     return small
 
@@ -213,7 +213,7 @@ def quantised(file: Path, pixels: Sequence[np.ndarray]) -> Path:
 
 
 def opened_pixels(images: Sequence[Path], size: int) -> list[np.ndarray]:
-    """[3, size, size] bytes of every image that can be read."""
+    """[3, size, size] bytes of every readable image."""
     found = []
     for image in images:
         with contextlib.suppress(BadImage):
@@ -222,7 +222,7 @@ def opened_pixels(images: Sequence[Path], size: int) -> list[np.ndarray]:
 
 
 def made_up_pixels(size: int) -> np.ndarray:
-    """Where no image is at hand: smooth noise, which excites a network about as a photograph does."""
+    """If no images are available: smooth noise, which activates a network about as a photo does."""
     coarse = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     smooth = nn.functional.interpolate(coarse, size=(size, size), mode="bilinear")[0]
     return (255 * smooth).byte().numpy()
@@ -241,7 +241,7 @@ def compare(model: nn.Module, exported: ExportedTagger, pixels: Sequence[np.ndar
     return Check(len(pixels), float(difference.max()), float(difference.mean()), float(alike))
 
 
-# --- the layout that booru-style tools read ---
+# --- the layout of booru-style tools ---
 
 
 def write_layout(saved: SavedModel, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every method by name; nothing heavy is loaded here (see `table`)."""
+"""All methods by name; nothing heavy is imported here (see `table`)."""
 
 from fewtags.methods.method import Method, Profile
 from fewtags.methods.table import METHODS, all_methods, find_method, list_methods, objective_class, register

@@ -1,16 +1,16 @@
 """What a method is: a head and an Objective, and the Learner that holds both.
 
-A method is a head (in `fewtags.models`) and an Objective. Before training, a head that says `needs_start` sees the
-plain training images once (`Learner.start`). One training step is
+A method is a head (in `fewtags.models`) and an Objective. Before training, a head with `needs_start` sees the
+training images once, without augmentation (`Learner.start`). One training step is
 
-    outputs = model(batch.images)                       Outputs: logits, and features where the head gives them
+    outputs = model(batch.images)                       Outputs: logits, and features if the head has them
     objective.observe(batch, outputs, progress)         writes state; no gradient
     objective.loss(batch, outputs, progress)            reads state -> StepResult; its named losses are summed
-        objective.decide(batch, outputs, progress)      what it makes of unknown labels; the report asks for it too
+        objective.decide(batch, outputs, progress)      its decisions on unknown labels; also used by the report
 
-What an Objective remembers is a buffer or a parameter, so that it is moved, saved and resumed with everything else;
-what depends on time is a function of `progress`, so that nothing is forgotten on resume. Under several processes
-state is reduced (`fewtags.distributed`) before it is written, so that it is alike on every rank.
+The state of an Objective is in buffers and parameters, so it is moved, saved and resumed with everything else;
+what depends on time is a function of `progress`, so resuming loses nothing. With several processes
+state is reduced (`fewtags.distributed`) before it is written, so it is the same on every rank.
 """
 
 from __future__ import annotations
@@ -39,34 +39,34 @@ class Objective(nn.Module, Generic[C]):
         pass
 
     needs_features: ClassVar[bool] = False  # needs Outputs.features, so a decoupled or graph head
-    calibrated: bool = False  # a probability is that of presence; else it may be that of being known to be present
-    trains: ClassVar[bool] = True  # False where the head's start is all there is: no epoch is trained
+    calibrated: bool = False  # probabilities are of presence; otherwise possibly of being known to be present
+    trains: ClassVar[bool] = True  # False if the head's start is everything: there are no epochs
 
     def __init__(self, config: C, problem: Problem, feature_dim: int | None):
         super().__init__()
         self.config = config
 
     def start(self, start: Start) -> None:
-        """Before the first epoch of a new run, with a head that `needs_start`; what is kept must be a buffer."""
+        """Called before the first epoch of a new run, for heads with `needs_start`; what it keeps must be a buffer."""
 
     def start_epoch(self, progress: Progress) -> None:
-        """Before the first step of an epoch (not called when resuming in the middle of one)."""
+        """Called before the first step of an epoch (not when resuming mid-epoch)."""
 
     def observe(self, batch: Batch, outputs: Outputs, progress: Progress) -> None:
-        """Write state from this step's (detached) outputs; called without gradient before `loss`."""
+        """Update state from this step's (detached) outputs; called without gradient before `loss`."""
 
     def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
         raise NotImplementedError
 
     def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
-        """Masks [B, C] of the unknown labels that are "found" or "rejected" now; reads state, has no gradient.
+        """Masks [B, C] of the unknown labels that are "found" or "rejected" in this step; reads state, no gradient.
 
-        `loss` acts on them and passes them on in its StepResult. Methods that decide nothing leave this out.
+        `loss` uses them and returns them in its StepResult. Methods without decisions need not implement this.
         """
         return {}
 
     def epoch_stats(self, progress: Progress) -> Mapping[str, float]:
-        """Numbers about the method's state, logged once at the end of an epoch."""
+        """Statistics of the method's state, logged at the end of each epoch."""
         return {}
 
     def category_stats(self, progress: Progress) -> Mapping[str, Tensor]:
@@ -74,7 +74,7 @@ class Objective(nn.Module, Generic[C]):
         return {}
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """The objective's own parameters for the optimiser, with "lr_scale" and "weight_decay" where they differ."""
+        """The objective's own parameter groups for the optimiser, with "lr_scale" and "weight_decay" if they differ."""
         own = [p for p in self.parameters() if p.requires_grad]
         return [{"params": own}] if own else []
 
@@ -89,14 +89,14 @@ class Learner(nn.Module):
 
     @torch.no_grad()
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
-        """See every training image once, as feature maps [B, D, h, w] of the plain view."""
+        """One pass over the training images, as feature maps [B, D, h, w] without augmentation."""
         found = self.model.head.start(batches, num_images)
         self.objective.start(found)
         return found
 
     def forward(self, batch: Batch, progress: Progress) -> StepResult:
         outputs: Outputs = self.model(batch.images)
-        # Similarities and losses are computed in single precision whatever the backbone ran in.
+        # Similarities and losses are computed in single precision, whatever the backbone's precision.
         features = None if outputs.features is None else outputs.features.float()
         outputs = replace(outputs, logits=outputs.logits.float(), features=features)
         with torch.autocast(outputs.logits.device.type, enabled=False):

@@ -1,8 +1,8 @@
 """The paper's method: category-adaptive label discovery (CALD), noise rejection (CANR), threshold updating (CATU).
 
-An image whose feature of a category is much like the category's recent known positives probably shows it, though nobody
-said so. CALD trains such labels as present, CANR leaves them out, and CATU sets how alike is alike enough. Where the
-paper can be read in two ways, a setting chooses and `docs/paper-notes.md` tells why.
+An image whose feature for a category resembles the category's recent known positives probably shows it, even if it is
+not labelled. CALD trains such labels as present, CANR excludes them, and CATU sets how similar is enough. Where the
+paper is ambiguous, there is a setting, and `docs/paper-notes.md` gives the reasons.
 """
 
 from __future__ import annotations
@@ -25,57 +25,58 @@ from fewtags.settings import Settings
 def theta_schedule(
     epoch: int, start: float = 0.95, step: float = 0.025, floor: float = 0.6, first: int = 5, before: float = 1.0
 ) -> float:
-    """theta: `before` until epoch `first` (from 0), then `start`, falling by `step` each epoch to `floor`."""
+    """theta: `before` until epoch `first` (0-based), then `start`, decreasing by `step` each epoch down to `floor`."""
     return before if epoch < first else max(floor, start - step * (epoch - first))
 
 
 def reject_probability(similarity: Tensor, theta_pos: Tensor, theta_neg: Tensor) -> Tensor:
-    """delta of Eq. 9: 0 up to theta_neg, 1 from theta_pos, linear between; a step where the two meet."""
+    """delta of Eq. 9: 0 up to theta_neg, 1 from theta_pos, linear in between; a step if the two are equal."""
     gap = theta_pos - theta_neg
     ramp = (similarity - theta_neg) / gap.clamp(min=1e-6)
     return torch.where(gap > 1e-6, ramp.clamp(0, 1), (similarity >= theta_pos).to(ramp))
 
 
 def shrinkage_of(config: CategoryAdaptive.Config, problem: Problem, feature_dim: int) -> float:
-    """How much less to whiten: the more, the more directions there are for each known positive."""
+    """Shrinkage of the whitening: grows with the number of directions per known positive."""
     if config.shrinkage is not None:
         return config.shrinkage
     return 0.15 * feature_dim / max(float(problem.known_positives.float().median()), 1.0)
 
 
 class CategoryAdaptive(Objective["CategoryAdaptive.Config"]):
-    """AN on the observed labels, plus CALD, CANR and the cross-image loss, each of which can be left out."""
+    """AN on the observed labels, plus CALD, CANR and the cross-image loss, each of which can be disabled."""
 
     class Config(Settings):
         discover: bool = True
-        """CALD: also train on the labels with those added that look like known positives."""
+        """CALD: also train on the observed labels plus those similar to known positives."""
         reject: bool = True
-        """CANR: also train without the assumed negatives that look like known positives."""
+        """CANR: also train without the assumed negatives that are similar to known positives."""
         thresholds: Literal["catu", "fixed", "relative"] = "catu"
-        """CATU's max(s_pos, theta); theta alone (without CATU); or theta as a position from s_neg (0) to s_pos (1)."""
+        """CATU's max(s_pos, theta); theta alone (without CATU); or theta as a position between s_neg (0) and s_pos
+        (1)."""
         similarity: Literal["cosine", "centred", "whitened", "auto"] = "cosine"
-        """Compare features as they are; less each category's mean feature over all images; or whitened as well. auto:
-        whitened where enough positives are known for the features' width (a shrinkage of at most 1), else centred."""
+        """Compare raw features; features minus each category's mean over all images; or also whitened. auto:
+        whitened if there are enough known positives for the feature dimension (shrinkage at most 1), else centred."""
         queue_size: int = 100
-        """Positive features remembered per category."""
+        """Positive features stored per category."""
         queue_fill: Fill = "zeros"
-        """Whether empty places of a queue count as similarity 0 ("zeros", the authors' code) or not (Eq. 6)."""
+        """Whether empty queue slots count as similarity 0 ("zeros", the authors' code) or not (Eq. 6)."""
         theta_start: float = 0.95
-        """theta at the first epoch of discovery."""
+        """theta in the first epoch of discovery."""
         theta_step: float = 0.025
-        """How much theta falls each epoch."""
+        """Decrease of theta per epoch."""
         theta_floor: float = 0.6
-        """The lowest theta."""
+        """Minimum of theta."""
         theta_before: float = 1.0
-        """theta before discovery starts. It bears on CANR only; the authors' code has 0.95."""
+        """theta before discovery starts. Affects only CANR; 0.95 in the authors' code."""
         discover_from_epoch: int = 5
-        """First epoch (from 0) of CALD and of theta's fall."""
+        """First epoch (0-based) of CALD and of theta's decrease."""
         reject_from_epoch: int = 0
-        """First epoch (from 0) of CANR."""
+        """First epoch (0-based) of CANR."""
         reject_gap: float = 0.3
-        """theta_pos - theta_neg where thresholds are "fixed"."""
+        """theta_pos - theta_neg if thresholds are "fixed"."""
         reject_mean: Literal["kept", "all"] = "kept"
-        """CANR's loss is averaged over the labels kept, or over all."""
+        """Average CANR's loss over the kept labels or over all."""
         printed_sign: bool = False
         """Negative control: Eq. 9 as printed, which rejects exactly what does not look positive."""
         csl: Literal["dense", "sampled"] = "dense"
@@ -85,13 +86,13 @@ class CategoryAdaptive(Objective["CategoryAdaptive.Config"]):
         csl_gather: bool = False
         """Under several processes: pairs of images of all of them, which costs sending their features around."""
         csl_ramp: bool = True
-        """Raise that weight from 0 during the first epoch."""
+        """Ramp that weight up from 0 during the first epoch."""
         loss_scale: float = 1.0
-        """Factor on all losses. It matters beside Adam's coupled weight decay."""
+        """Factor on all losses. It matters relative to Adam's coupled weight decay."""
         centre_decay: float = 0.99
-        """How much of the mean feature (and of its correlations) a step keeps, unless the similarity is "cosine"."""
+        """Momentum of the mean feature (and of its correlations); unused if the similarity is "cosine"."""
         shrinkage: float | None = None
-        """With "whitened": added to the correlations' diagonal; by default 0.15 D / (median of known positives)."""
+        """With "whitened": added to the diagonal of the correlations; default: 0.15 D / (median of known positives)."""
 
     needs_features = True
 
@@ -126,7 +127,7 @@ class CategoryAdaptive(Objective["CategoryAdaptive.Config"]):
         if self.whitening is not None:
             self.whitening.add(outputs.features - self.centre.mean)  # type: ignore[union-attr]
         features = self._compared(outputs.features)
-        self.queue.add(features, known)  # before the similarity, so a positive meets itself among the others
+        self.queue.add(features, known)  # before the similarity, so a positive is compared with itself too
         self.means.add(self.queue.mean_cosine(features), known)
 
     def _compared(self, features: Tensor) -> Tensor:
@@ -143,7 +144,7 @@ class CategoryAdaptive(Objective["CategoryAdaptive.Config"]):
         )
 
     def thresholds(self, progress: Progress) -> tuple[Tensor, Tensor]:
-        """theta_pos and theta_neg [C] each; infinite where nothing can be decided yet."""
+        """theta_pos and theta_neg, [C] each; infinite where no decision is possible yet."""
         theta, (s_pos, s_neg) = self.theta(progress), self.means.blend(progress.epoch_fraction)
         if self.config.thresholds == "fixed":
             theta_pos = torch.full_like(s_pos, theta)
@@ -174,7 +175,7 @@ class CategoryAdaptive(Objective["CategoryAdaptive.Config"]):
 
     @torch.no_grad()
     def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
-        """Which unknown labels are "found" (Eq. 7) and which assumed negatives "rejected" (Eq. 9) in this step."""
+        """Which unknown labels are "found" (Eq. 7) and which assumed negatives are "rejected" (Eq. 9) in this step."""
         assert outputs.features is not None
         discover = self.config.discover and progress.epoch >= self.config.discover_from_epoch
         reject = self.config.reject and progress.epoch >= self.config.reject_from_epoch
@@ -188,8 +189,8 @@ class CategoryAdaptive(Objective["CategoryAdaptive.Config"]):
             decisions["found"] = unknown & (similarity >= theta_pos)
         if reject:
             chance = reject_probability(similarity, theta_pos, theta_neg)
-            # Eq. 9 prints lambda = 1, keep, for this event. Read literally it would keep exactly the assumed
-            # negatives that look positive, against the text; so it is read as the event of rejection.
+            # As printed, Eq. 9 has lambda = 1 (keep) for this event. Read literally it would keep exactly the assumed
+            # negatives that look positive, contrary to the text, so it is read as the event of rejection.
             event = chance > torch.rand_like(chance)
             decisions["rejected"] = unknown & (~event if self.config.printed_sign else event)
         return decisions
@@ -237,7 +238,7 @@ class SimilarityMeans(nn.Module):
 
     def __init__(self, num_categories: int):
         super().__init__()
-        for name in ("total", "count", "previous"):  # of this epoch, of this epoch; mean of the last: [2, C]
+        for name in ("total", "count", "previous"):  # this epoch's sum and count, the last epoch's mean: [2, C]
             self.register_buffer(name, torch.zeros(2, num_categories))
 
     def add(self, similarity: Tensor, known: Tensor) -> None:
@@ -251,16 +252,17 @@ class SimilarityMeans(nn.Module):
         self.count.zero_()
 
     def blend(self, fraction: float) -> Tensor:
-        """[2, C]: the epoch's mean so far, with weight b/B, and the last epoch's final mean."""
+        """[2, C]: the epoch's mean so far, with weight b/B, combined with the last epoch's final mean."""
         return fraction * self._current() + (1 - fraction) * self.previous
 
     def _current(self) -> Tensor:
-        """The epoch's mean so far; the last epoch's where nothing was seen yet."""
+        """The epoch's mean so far; the last epoch's if nothing was seen yet."""
         return torch.where(self.count > 0, self.total / self.count.clamp(min=1), self.previous)
 
 
 class FeatureCentre(nn.Module):
-    """Running mean of each category's feature over all images, which says what is common to them and tells nothing."""
+    """Running mean of each category's feature over all images: what they have in common, which carries no
+    information."""
 
     total: Tensor
     weight: Tensor
@@ -281,10 +283,10 @@ class FeatureCentre(nn.Module):
 
 
 class Whitening(nn.Module):
-    """A transform after which all directions of the features count alike, so that what most images vary in says little.
+    """A transform that gives all feature directions equal weight, so that the dominant variation counts for little.
 
-    The correlations are those of each image's centred feature, averaged over its categories: of all images, without
-    their labels. The transform is renewed once an epoch.
+    The correlations are those of each image's centred feature, averaged over its categories, over all images, without
+    labels. The transform is updated once per epoch.
     """
 
     moment: Tensor
@@ -301,7 +303,8 @@ class Whitening(nn.Module):
         self.moment.mul_(self.decay).add_(sum_across_ranks(per_image.T @ per_image))
 
     def renew(self) -> Tensor:
-        """Take over the correlations seen; gives the matrix that carries vectors of the old space into the new one."""
+        """Update the transform to the correlations seen; returns the matrix that maps vectors from the old space to the
+        new one."""
         spread = self.moment.diagonal().clamp(min=1e-12).sqrt()
         unit = torch.eye(len(spread)).to(spread)
         correlation = self.moment / (spread[:, None] * spread)

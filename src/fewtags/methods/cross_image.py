@@ -1,4 +1,4 @@
-"""L_csl: features of a category are drawn together where two images both show it, and apart otherwise."""
+"""L_csl: pulls two images' features of a category together if both show it, and apart otherwise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def cross_image_loss(features: Tensor, positive: Tensor) -> Tensor:
     """Mean over all pairs of images and all categories of 1 - cosine (both positive) or 1 + cosine (otherwise).
 
     With unit vectors u, the cosines of all pairs in a set sum to (|sum u|^2 - sum |u|^2) / 2, so the cost is linear
-    in the batch and no pair is ever formed.
+    in the batch size and no pairs are formed.
     """
     num_images, num_categories, _ = features.shape
     num_pairs = num_images * (num_images - 1) / 2
@@ -34,9 +34,9 @@ def cross_image_loss(features: Tensor, positive: Tensor) -> Tensor:
 
 
 def sampled_cross_image_loss(features: Tensor, positive: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """The authors' variant: of P pairs that are both positive, 2P random and the P hardest others of each kind.
+    """The authors' variant: P both-positive pairs, and of each other kind 2P random and the P hardest pairs.
 
-    The kinds are pairs of one positive and pairs of none; the hardest are the most alike and may repeat random ones.
+    The other kinds have one positive or none; the hardest are the most similar and may repeat random ones.
     Without any positive pair, all pairs count. P is counted over the batch and all categories.
     """
     unit = F.normalize(features, dim=-1)

@@ -1,4 +1,4 @@
-"""Objectives that look at one label at a time: assume negative (AN), focal loss, asymmetric loss (ASL)."""
+"""Elementwise objectives: assume negative (AN), focal loss, asymmetric loss (ASL)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fewtags.settings import Settings
 
 
 class Elementwise(Objective["Elementwise.Config"]):
-    """The mean over images and categories of a loss of one logit and one label."""
+    """The mean of an elementwise loss over images and categories."""
 
     class Config(Settings):
         loss_scale: float = 1.0
-        """Factor on the mean loss. It matters beside Adam's coupled weight decay and the head's prior."""
+        """Factor on the mean loss. It matters relative to Adam's coupled weight decay and the head's prior."""
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """[B, C]"""
@@ -33,13 +33,13 @@ class AssumeNegative(Elementwise):
 
 
 class Focal(Elementwise):
-    """Assume negative, with well classified labels weighted down."""
+    """Assume negative, with well-classified labels down-weighted."""
 
     class Config(Elementwise.Config):
         gamma: float = 2.0
-        """How strongly well classified labels are weighted down; 0 is AN."""
+        """How strongly well-classified labels are down-weighted; 0 is AN."""
         alpha: float | None = None
-        """Weight of positives against 1 - alpha for negatives; none weighs both 1."""
+        """Weight of positives; negatives get 1 - alpha. None: both have weight 1."""
 
     config: Config
 
@@ -48,17 +48,17 @@ class Focal(Elementwise):
 
 
 class Asymmetric(Elementwise):
-    """Assume negative, with easy negatives weighted down much more than easy positives."""
+    """Assume negative, with easy negatives down-weighted much more than easy positives."""
 
     class Config(Elementwise.Config):
         gamma_pos: float = 0.0
-        """Focusing power of positives."""
+        """Focusing exponent for positives."""
         gamma_neg: float = 4.0
-        """Focusing power of negatives."""
+        """Focusing exponent for negatives."""
         margin: float = 0.05
-        """Negatives with a probability below this cost nothing."""
+        """Negatives with a probability below this have zero loss."""
         detach_focus: bool = True
-        """Keep the gradient out of the focusing weights, as the authors of ASL train."""
+        """No gradient through the focusing weights, as in the ASL authors' training."""
 
     config: Config
 

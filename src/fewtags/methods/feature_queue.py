@@ -1,4 +1,4 @@
-"""The latest positive features of every category: what the similarities of CALD, CANR and CST are measured against."""
+"""The latest positive features of each category: the reference for the similarities of CALD, CANR and CST."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Fill = Literal["zeros", "occupied"]
 
 
 class FeatureQueue(nn.Module):
-    """Keeps the last `size` positive features of every category, as unit vectors, on every rank alike.
+    """Keeps the last `size` positive features of each category as unit vectors, identical on every rank.
 
-    `fill` says how a queue that is not full yet is averaged: "zeros" counts its empty places as similarity 0, as the
-    authors' code does (a category warms up slowly); "occupied" leaves them out, as Eq. 6 is printed.
+    `fill` says how a partly filled queue is averaged: "zeros" counts empty slots as similarity 0, as the
+    authors' code does (a category warms up slowly); "occupied" ignores them, as in Eq. 6.
     """
 
     features: Tensor
@@ -34,17 +34,17 @@ class FeatureQueue(nn.Module):
 
     @torch.no_grad()
     def add(self, features: Tensor, positive: Tensor) -> None:
-        """Append `features[b, c]` wherever `positive[b, c]`; the oldest entries make room."""
+        """Append `features[b, c]` wherever `positive[b, c]`; the oldest entries are dropped."""
         image, category = positive.nonzero(as_tuple=True)
         new = gather_rows(F.normalize(features[image, category].to(self.features), dim=-1))
         category = gather_rows(category)
 
-        # Place in line within its own category: 0, 1, 2, ... counted over all ranks.
+        # Position within its own category: 0, 1, 2, ... over all ranks.
         one_hot = F.one_hot(category, len(self.seen))
         place = (one_hot.cumsum(0) * one_hot).sum(1) - 1
         added = one_hot.sum(0)
 
-        fits = place >= (added - self.size)[category]  # a flood keeps only its newest `size`
+        fits = place >= (added - self.size)[category]  # of more than `size`, keep the newest
         slot = (self.seen[category] + place) % self.size
         self.features[category[fits], slot[fits]] = new[fits]
         self.seen += added
@@ -53,14 +53,14 @@ class FeatureQueue(nn.Module):
 
     @torch.no_grad()
     def turn(self, matrix: Tensor) -> None:
-        """Carry every entry into another space: v -> v @ matrix, again of unit length."""
+        """Map every entry to another space: v -> v @ matrix, renormalised to unit length."""
         self.features.copy_(F.normalize(self.features @ matrix, dim=-1))
         self.total.copy_(self.features.sum(1))
 
     def mean_cosine(self, features: Tensor) -> Tensor:
         """Average cosine similarity to each category's queue, s_c^{n,pos} in Eq. 6, [B, C]. An empty queue gives 0.
 
-        The mean of the cosines to unit vectors is one dot product with the mean of the vectors.
+        The mean cosine to unit vectors is one dot product with their mean.
         """
         entries = self.size if self.fill == "zeros" else self.seen.clamp(min=1, max=self.size)[:, None]
         dot = torch.einsum("bcd,cd->bc", features, (self.total / entries).to(features))

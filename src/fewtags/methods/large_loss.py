@@ -1,8 +1,8 @@
 """Large loss matters (Kim et al., CVPR 2022): an assumed negative with a large loss is probably a missed positive.
 
-The largest losses among the unknown labels of a batch are left out (LL-R), trained as positives in this step (LL-Ct),
-or turned into positives for good (LL-Cp). Labels known to be absent are never among them. Under several processes each
-ranks its own share of the batch.
+The largest losses among the unknown labels of a batch are ignored (LL-R), trained as positives in this step (LL-Ct), or
+turned into positives permanently (LL-Cp). Labels known to be absent are never among them. With several processes each
+ranks its own part of the batch.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from fewtags.settings import Settings
 
 
 def share_count(num_labels: int, percent: float) -> int:
-    """ceil(num_labels * percent / 100), not one more where the product is whole but for rounding."""
+    """ceil(num_labels * percent / 100), robust to rounding when the product is an integer."""
     return math.ceil(num_labels * percent / 100 - 1e-9)
 
 
 def largest(losses: Tensor, among: Tensor, count: int) -> Tensor:
-    """Mask of exactly `count` largest losses among the marked ones (or all of those, if fewer); ties go by position."""
+    """Mask of exactly the `count` largest losses among the marked ones (or all, if fewer); ties are broken by
+    position."""
     candidates = losses.masked_fill(~among, -math.inf).flatten()
     chosen = torch.zeros_like(candidates, dtype=torch.bool)
     chosen[candidates.topk(min(count, candidates.numel())).indices] = True
@@ -34,7 +35,7 @@ def largest(losses: Tensor, among: Tensor, count: int) -> Tensor:
 
 
 class LargeLoss(Objective["LargeLoss.Config"]):
-    """What the three have in common: every epoch, a larger share of a batch's unknown labels is doubted."""
+    """Common to all three: the share of a batch's unknown labels that is doubted grows every epoch."""
 
     class Config(Settings):
         delta_rel: float = 0.2
@@ -55,11 +56,11 @@ class LargeLoss(Objective["LargeLoss.Config"]):
 
 
 class LargeLossRejection(LargeLoss):
-    """LL-R: doubted labels are left out of the loss."""
+    """LL-R: doubted labels are excluded from the loss."""
 
     class Config(LargeLoss.Config):
         average_over: Literal["all", "kept"] = "all"
-        """Divide the sum of the kept losses by the number of all labels (the authors) or of the kept ones."""
+        """Divide the sum of the kept losses by the number of all labels (as the authors do) or of the kept ones."""
 
     config: Config
 
@@ -81,14 +82,14 @@ class LargeLossTemporary(LargeLoss):
 
 
 class LargeLossPermanent(LargeLoss):
-    """LL-Cp: from the second epoch on, the largest losses of each batch become positives for good."""
+    """LL-Cp: starting with the second epoch, the largest losses of each batch become positives permanently."""
 
     class Config(LargeLoss.Config):
         delta_rel: float = 0.1
-        """Percent of a batch's labels: so many unknown ones become positives, from the second epoch on."""
+        """Percent of a batch's labels: this many unknown ones become positives, starting with the second epoch."""
         strict: bool = False
-        """Only those with a strictly larger loss than the last of them, as in its authors' code: one less, so none at
-        all where the share is a single label, as in small batches of few categories."""
+        """Only those with a strictly larger loss than the last of them, as in the authors' code: one fewer, so none at
+        all if the share is a single label, as in small batches with few categories."""
 
     config: Config
     corrected: Tensor  # [N, C] the labels that became positives

@@ -1,4 +1,4 @@
-"""What a row of METHODS says: a method and its profiles, described without importing torch."""
+"""A row of METHODS: a method and its profiles, described without importing torch."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Profile:
-    """A way to run a method: settings that differ from the general defaults, and what they are for.
+    """A way to run a method: settings that differ from the general defaults, and their purpose.
 
-    Settings have dotted names: {"head.hidden": 1024, "train.lr": 1e-5}. The user's file and overrides win over them.
+    Settings have dotted names: {"head.hidden": 1024, "train.lr": 1e-5}. The user's file and overrides take precedence.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    note: str = ""  # what it is, in words
-    head: str | None = None  # a row of HEADS, where it is not the method's own
-    objective: str | type[Objective] | None = None  # where it is not the method's own
+    note: str = ""  # description
+    head: str | None = None  # a row of HEADS, if not the method's own
+    objective: str | type[Objective] | None = None  # if not the method's own
 
     @property
     def is_own_recipe(self) -> bool:
-        """With another objective it is the same idea in another shape, to which the method's settings mean nothing."""
+        """With another objective it is a different implementation of the idea; the method's settings do not apply."""
         return self.objective is not None
 
 
 @dataclass(frozen=True)
 class Method:
-    """A head, an objective, and what people should know before choosing it."""
+    """A head, an objective, and what users should know before choosing it."""
 
     name: str
     title: str
     sentence: str  # what it does, in one sentence
     head: str  # a row of HEADS
-    objective: str | type[Objective]  # "module:Class", loaded when it is used, or the class
+    objective: str | type[Objective]  # "module:Class", imported on use, or the class
     venue: str
     bibtex: str
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the profile "default", as in Profile
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the profile "default"; see Profile
     note: str = ""  # on the profile "default"
-    profiles: Mapping[str, Profile] = field(default_factory=dict)  # the others; their settings come on top
+    profiles: Mapping[str, Profile] = field(default_factory=dict)  # the others; their settings are applied on top
 
     def profile(self, name: str = "default") -> Profile:
-        """The profile as it is run: with its head, its objective and all its settings."""
+        """The resolved profile: with its head, its objective and all its settings."""
         if name == "default":
             return Profile(self.settings, self.note, self.head, self.objective)
         if name not in self.profiles:

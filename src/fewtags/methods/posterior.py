@@ -1,17 +1,18 @@
-"""CALD, CANR and CATU without thresholds: every unknown label is trained as the probability that it is present.
+"""CALD, CANR and CATU without thresholds: the target of every unknown label is the probability that it is present.
 
 The paper decides by thresholds on a similarity. Here the similarity is the model's own logit z, which starts at the
 closed form (the whitened similarity to the known positives' mean), calibrated per category. With p the share of present
-labels that are known, a label of which nobody said anything is present with probability
+labels that are known, an unknown label is present with probability
 
     q = (1 - p) s / (1 - p s),    s = sigmoid(z)
 
     CALD    trains it as present, with weight q:                -q log s
     CANR    trains it as absent, with weight 1 - q, not 1:      -(1 - q) log (1 - s)
-    CATU    the curve from similarity to s is each category's own, and moves while training runs
+    CATU    the curve from similarity to s is specific to each category, and changes during training
 
-Together they are the cross-entropy to q, whose gradient s - q vanishes where a label is surely hidden (s near 1) and is
-that of assumed negatives where it is surely not; it equals the gradient of the likelihood of "not known", 1 - p s.
+Together they are the cross-entropy to q, whose gradient s - q vanishes where a label is certainly hidden (s near 1) and
+is that of assumed negatives where it certainly is not; it equals the gradient of the likelihood of "not known", 1 - p
+s.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from fewtags.settings import Settings
 class PosteriorLabels(Objective["PosteriorLabels.Config"]):
     class Config(Settings):
         discover: bool = True
-        """CALD: unknown labels train as present, as far as they probably are."""
+        """CALD: train unknown labels as present, weighted by that probability."""
         reject: bool = True
-        """CANR: unknown labels train as absent only as far as they probably are; otherwise fully."""
+        """CANR: train unknown labels as absent weighted by that probability; otherwise with weight 1."""
         known_proportion: float | None = Field(None, gt=0, le=1)
-        """Share of the present labels that are known; by default what the head estimated at its start."""
+        """Share of the present labels that are known; default: the head's estimate at its start."""
 
     known_proportion: Tensor
     totals: Tensor
@@ -45,7 +46,7 @@ class PosteriorLabels(Objective["PosteriorLabels.Config"]):
     def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
         super().__init__(config, problem, feature_dim)
         self.calibrated = config.discover and config.reject
-        # Before a start, and with a head that estimates none: half of the labels, a middle value.
+        # Before a start, or if the head has no estimate: half of the labels, a neutral value.
         self.register_buffer("known_proportion", torch.full((problem.num_categories,), config.known_proportion or 0.5))
         self.register_buffer("totals", torch.zeros(4, problem.num_categories))
 
@@ -71,7 +72,7 @@ class PosteriorLabels(Objective["PosteriorLabels.Config"]):
         losses["assumed"] = as_absent * unknown * (1 - present if self.config.reject else 1)
         if self.config.discover:
             losses["discovered"] = as_present * unknown * present
-        # Summed over categories: the size that one image's loss has does not depend on how many there are.
+        # Summed over categories: the gradient of one label does not depend on how many there are.
         means = {name: loss.sum(1).mean() for name, loss in losses.items()}
         decisions = self._decisions(present, unknown)
         return StepResult(means, {name: mask.sum() for name, mask in decisions.items()}, decisions)
@@ -81,17 +82,18 @@ class PosteriorLabels(Objective["PosteriorLabels.Config"]):
         return self._decisions(self._present(batch, outputs), batch.labels == 0)
 
     def _present(self, batch: Batch, outputs: Outputs) -> Tensor:
-        """q [B, C]; 1 and 0 for what is known."""
+        """q [B, C]; 1 or 0 for known labels."""
         return soften(outputs.logits.detach().sigmoid(), batch.labels, self.known_proportion)
 
     def _decisions(self, present: Tensor, unknown: Tensor) -> dict[str, Tensor]:
-        """Labels that are more trained as present than as absent, and by which name."""
+        """Labels trained more as present than as absent, by the name of the decision."""
         probable = unknown & (present >= 0.5)
         names = {"found": self.config.discover, "rejected": self.config.reject}
         return {name: probable for name, used in names.items() if used}
 
     def category_stats(self, progress: Progress) -> Mapping[str, Tensor]:
-        """Mean probabilities of known positives and of unknown labels, and from which one on q is over a half."""
+        """Mean probabilities of known positives and of unknown labels, and the probability above which q exceeds
+        1/2."""
         known_sum, known, unknown_sum, unknown = self.totals
         return {
             "theta_pos": 1 / (2 - self.known_proportion),

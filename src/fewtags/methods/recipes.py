@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# The paper's training, which its tables share between all methods: ResNet-101 at 448, layer4 trainable, Adam.
+# The paper's training setup, shared by all methods in its tables: ResNet-101 at 448, layer4 trainable, Adam.
 PAPER_TRAINING: dict[str, Any] = {
     "model.backbone": "resnet101",
     "model.train_from": "layer4",
@@ -23,14 +23,14 @@ PAPER_TRAINING: dict[str, Any] = {
     "train.step_epochs": 10,
     "train.step_gamma": 0.1,
     "train.best_by": "map_voc12",
-    "train.precision": "fp32",  # half precision rounds logits and similarities, and decisions follow from both
+    "train.precision": "fp32",  # half precision rounds logits and similarities, and decisions depend on both
 }
-# Its rows without features per category have a tanh layer before the classifier.
+# Its baselines without per-category features have a tanh layer before the classifier.
 PAPER_LINEAR: dict[str, Any] = {**PAPER_TRAINING, "head.standardise": False, "head.hidden": 1024}
 DEFAULT_NOTE = "the general settings of model and training, meant for your own images"
-PAPER_NOTE = "the training that the paper's tables share, with its baselines' head, loss scale and settings"
+PAPER_NOTE = "the training setup shared by the paper's tables, with its baselines' head, loss scale and settings"
 
-# What LL and ROLE train: everything, without weight decay.
+# LL and ROLE train everything, without weight decay.
 OWN_END_TO_END: dict[str, Any] = {
     "head.standardise": False,
     "model.train_from": "all",
@@ -48,7 +48,7 @@ LL_OWN_NOTE = (
 )
 
 
-# CALDNR for a frozen backbone: it starts at the closed form, refines it once by the labels that it finds, and learns
+# CALDNR for a frozen backbone: it starts at the closed form, refines it once with the labels it finds, and learns
 # the rest as a residual. results/voc2007-256 has the ablation.
 CALDNR_DEFAULT: dict[str, Any] = {
     "head.refine": True,
@@ -56,14 +56,14 @@ CALDNR_DEFAULT: dict[str, Any] = {
     "input.augment": False,
     "train.epochs": 6,
     "train.batch_size": 128,
-    "train.weight_decay": 0.0,  # the head has a prior of its own
+    "train.weight_decay": 0.0,  # the head has its own prior
     "train.warmup_epochs": 0.6,
     "train.ema": 0.95,
 }
-# The paper's head, queue and thresholds, for small data and features of any spread; results/demo-methods tells what
-# each change does. Absolute thresholds of 0.6 and more never fire where known positives have a mean similarity of 0.2,
-# so theta is placed relative to s_neg and s_pos; features are centred or whitened before they are compared; no tanh
-# layer, which overfits; and no cross-image loss, which takes hidden positives for negatives and drives them away.
+# The paper's head, queue and thresholds, adapted to small data and features of any spread; results/demo-methods shows
+# what each change does. Absolute thresholds of 0.6 and more never fire if known positives have a mean similarity of
+# 0.2, so theta is relative to s_neg and s_pos; features are centred or whitened before comparison; no tanh layer, which
+# overfits; and no cross-image loss, which mistakes hidden positives for negatives and pushes them away.
 CALDNR_RELATIVE: dict[str, Any] = {
     "head.hidden": False,
     "head.width": 128,
@@ -88,7 +88,7 @@ CALDNR_PAPER: dict[str, Any] = {
     "method.csl": "sampled",
     "method.csl_weight": 0.05,
 }
-# Without CATU: one curve from similarity to probability, or one theta, serves all categories. That of `relative` is
+# Without CATU: one curve from similarity to probability, or one theta, for all categories. That of `relative` is
 # about the median of what CATU finds on the demo's features.
 NO_CATU_DEFAULT: dict[str, Any] = {"head.calibration": "shared"}
 NO_CATU_RELATIVE: dict[str, Any] = {
@@ -104,11 +104,11 @@ NO_CATU_PAPER: dict[str, Any] = {
     "method.reject_gap": 0.3,
 }
 CALDNR_NOTE = (
-    "for a frozen backbone: starts at the closed form of `instant`, and trains every unknown label as the probability "
+    "for a frozen backbone: starts at the closed form of `instant`; each unknown label is trained on the probability "
     "that it is present"
 )
 RELATIVE_NOTE = (
-    "the paper's head and queue with thresholds relative to the similarities seen, on whitened features; no tanh "
+    "the paper's head and queue with thresholds relative to the observed similarities, on whitened features; no tanh "
     "layer, no L_csl. For training the backbone too"
 )
-CALDNR_PAPER_NOTE = "the training of the paper and, where its text is silent, of its authors' code"
+CALDNR_PAPER_NOTE = "the paper's training and, where the text does not say, that of its authors' code"

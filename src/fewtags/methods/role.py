@@ -1,7 +1,7 @@
-"""ROLE (Cole et al., CVPR 2021): the unknown labels are parameters, estimated while the classifier is trained.
+"""ROLE (Cole et al., CVPR 2021): the unknown labels are parameters, estimated jointly with the classifier.
 
-Two halves of one loss teach each other: the classifier is fitted to the estimated labels, and the estimated labels to
-the classifier. The known labels and the expected number of positives per image keep both from drifting away.
+The loss has two halves: the classifier is fitted to the estimated labels, and the estimated labels to
+the classifier. The known labels and the expected number of positives per image keep both from drifting.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from fewtags.contract import Batch, Outputs, Problem, Progress, StepResult
 from fewtags.methods.base import Objective
 from fewtags.settings import Settings
 
-EPSILON = 1e-5  # added to probabilities before their logarithm
+EPSILON = 1e-5  # added to probabilities before the log
 
 
 class Role(Objective["Role.Config"]):
     class Config(Settings):
         expected_positives: float | None = None
         """Mean number of tags that truly apply to an image (published: VOC 2007 1.5, COCO 2.9, NUS-WIDE 1.9, CUB 31.4,
-        VG-200 10.7). None: an estimate from the known labels that is too low where many are missing, so set it if you
+        VG-200 10.7). None: an estimate from the known labels, which is too low if many are missing, so set it if you
         can."""
         table_start: Literal["undecided", "absent"] = "undecided"
-        """Unknown labels start at random between 0.4 and 0.6, as ROLE's authors start them, or at 0.005 like known
-        absences, as the paper's baseline does, to which unknown is absent."""
+        """Unknown labels start at random between 0.4 and 0.6, as in the ROLE authors' code, or at 0.005 like known
+        absences, as in the paper's baseline, which treats unknown as absent."""
         table_lr_scale: float = 10.0
         """Learning rate of the estimated labels, relative to the head's."""
         table_weight_decay: float = 0.0
-        """Pulls estimated labels to one half. The paper's baseline did so by accident (5e-4)."""
+        """Weight decay, which pulls estimated labels to one half. The paper's baseline did so by accident (5e-4)."""
         loss_scale: float = 1.0
-        """Factor on the loss. It matters beside Adam's coupled weight decay and the head's prior."""
+        """Factor on the loss. It matters relative to Adam's coupled weight decay and the head's prior."""
 
     def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
         super().__init__(config, problem, feature_dim)
-        # A dense parameter: each rank's gradient is zero but for its own images, so averaging gradients keeps it alike.
+        # A dense parameter: each rank's gradient is zero except for its own images, so averaging gradients keeps it in
+        # sync.
         self.label_table = nn.Parameter(initial_label_table(problem.labels, config.table_start))  # [N, C] logits
         chosen = config.expected_positives
         self.expected_positives = expected_positives(problem) if chosen is None else chosen
@@ -70,7 +71,7 @@ class Role(Objective["Role.Config"]):
 def role_half(student: Tensor, teacher: Tensor, labels: Tensor, expected_positives: float) -> Tensor:
     """One half of the loss, from logits [B, C]: fit `student` to the known labels, to `teacher`, to the expected count.
 
-    ROLE knows positives only; labels known to be absent get the mirror image of its term for known positives.
+    ROLE has known positives only; labels known to be absent get the mirrored term.
     """
     present, absent = student.sigmoid(), (-student).sigmoid()
     log_present, log_absent = (present + EPSILON).log(), (absent + EPSILON).log()
@@ -82,7 +83,7 @@ def role_half(student: Tensor, teacher: Tensor, labels: Tensor, expected_positiv
 
 
 def initial_label_table(labels: Tensor, unknown: Literal["undecided", "absent"] = "undecided") -> Tensor:
-    """Logits of 0.995 and 0.005 for known labels; for unknown ones at random between the logits of 0.4 and 0.6, or
+    """Logits of 0.995 and 0.005 for known labels; for unknown ones random between the logits of 0.4 and 0.6, or
     that of 0.005 too."""
     certain, unsure = math.log(0.995 / 0.005), math.log(0.6 / 0.4)
     if unknown == "absent":
@@ -92,11 +93,11 @@ def initial_label_table(labels: Tensor, unknown: Literal["undecided", "absent"] 
 
 
 def expected_positives(problem: Problem) -> float:
-    """An estimate from the known labels, where nobody said it.
+    """An estimate from the known labels, used if none was given.
 
-    It is the mean number of known positives over the images that have any, so at least 1. It is right where
-    those images are completely labelled and too low otherwise: how many positives are missing cannot be told from the
-    known ones alone.
+    It is the mean number of known positives over the images that have any, so at least 1. It is correct if those images
+    are completely labelled and too low otherwise: the number of missing positives cannot be inferred from the known
+    ones alone.
     """
     counts = (problem.labels == 1).sum(1).float()
     return float(counts[counts > 0].mean()) if (counts > 0).any() else 1.0

@@ -1,9 +1,9 @@
 """Structured semantic transfer (Chen et al., AAAI 2022): SST, and its cross-image half CST, a row of the paper.
 
-Both find positives among the unknown labels and train on them: CST where an image's feature of a category is similar to
-those of images known to show it; SST also where the known positives of the same image make the category likely. They
-were made for known positives and negatives. With positives only, everything would become positive, so the first term
-assumes that the unknown are absent.
+Both find positives among the unknown labels and train on them: CST where an image's feature for a category is similar
+to those of known positives; SST also where the known positives of the same image make the category likely. They were
+designed for known positives and negatives. With positives only, everything would become positive, so the first term
+assumes that unknown labels are absent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fewtags.settings import Settings
 
 
 def theta_schedule(epoch: int, start: int) -> float:
-    """0.95 in the epoch in which transfer starts, falling by 0.025 each epoch to 0.75."""
+    """0.95 in the epoch in which transfer starts, decreasing by 0.025 per epoch to 0.75."""
     return max(0.75, 0.95 - 0.025 * (epoch - start))
 
 
@@ -35,14 +35,14 @@ def ramp(progress: Progress) -> float:
 
 
 def transfer_loss(logits: Tensor, labels: Tensor, found: Tensor, others: Literal["skipped", "absent"]) -> Tensor:
-    """Mean cross-entropy over the known and the found labels; the other unknown ones are skipped or count as absent."""
+    """Mean cross-entropy over known and found labels; the other unknown labels are skipped or count as absent."""
     used = (labels != 0) | found if others == "skipped" else torch.ones_like(found)
     losses = assume_negative_loss(logits, labels.masked_fill(found, 1))
     return losses.masked_fill(~used, 0).sum() / used.sum().clamp(min=1)
 
 
 class CrossImageTransfer(Objective["CrossImageTransfer.Config"]):
-    """CST: a category is found where its feature is similar to the category's latest known positives."""
+    """CST: a category is found if its feature is similar to the category's latest known positives."""
 
     needs_features = True
 
@@ -50,7 +50,7 @@ class CrossImageTransfer(Objective["CrossImageTransfer.Config"]):
         queue_size: int = 100
         """Known positive features kept per category."""
         discover_from_epoch: int = 5
-        """First epoch, counted from 0, that trains on found labels."""
+        """First epoch (0-based) that trains on found labels."""
         csl_weight: float = 0.05
         """Weight of the cross-image similarity loss."""
         csl: Literal["dense", "sampled"] = "dense"
@@ -58,10 +58,10 @@ class CrossImageTransfer(Objective["CrossImageTransfer.Config"]):
         csl_gather: bool = False
         """Under several processes: pairs of images of all of them, which costs sending their features around."""
         transfer_others: Literal["skipped", "absent"] = "skipped"
-        """Unknown labels that were not found, in the loss of the found ones: skipped, as where negatives are known, or
-        absent, as in the authors' version for known positives alone. Skipped, nothing holds the found ones back."""
+        """Unknown labels that were not found, in the loss of the found ones: skipped, as with known negatives, or
+        absent, as in the authors' version for known positives only. If skipped, nothing limits the found ones."""
         loss_scale: float = 1.0
-        """Factor on the whole loss. It matters beside Adam's coupled weight decay."""
+        """Factor on the whole loss. It matters relative to Adam's coupled weight decay."""
 
     def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
         super().__init__(config, problem, feature_dim)
@@ -91,7 +91,7 @@ class CrossImageTransfer(Objective["CrossImageTransfer.Config"]):
         return {"found": self.found_across(batch, outputs, progress)}
 
     def found_across(self, batch: Batch, outputs: Outputs, progress: Progress) -> Tensor:
-        """By other images: similarity to the category's latest known positives."""
+        """From other images: similarity to the category's latest known positives."""
         assert outputs.features is not None
         return self.found(self.queue.mean_cosine(outputs.features.detach()), batch.labels, progress)
 
@@ -108,13 +108,13 @@ class CrossImageTransfer(Objective["CrossImageTransfer.Config"]):
 
 
 class SemanticTransfer(CrossImageTransfer):
-    """SST: CST, and a category is also found where it is likely to occur with the known positives of the image."""
+    """SST: CST, and a category is also found if it is likely to co-occur with the known positives of the image."""
 
     class Config(CrossImageTransfer.Config):
         cooccurrence_weight: float = 10.0
-        """Weight of the loss that trains the classifier of pairs of categories."""
+        """Weight of the loss of the co-occurrence classifier."""
         pair_width: int = 128
-        """Width to which the features of a pair are reduced; 512 in the paper."""
+        """Width the features of a pair are reduced to; 512 in the paper."""
         pair_hidden: int = 128
         """Width of the hidden layer, and length of the vector of each of the C(C-1)/2 pairs; 1024 in the paper."""
 
@@ -147,18 +147,18 @@ class SemanticTransfer(CrossImageTransfer):
         return {"found": self.found_across(batch, outputs, progress) | within}
 
     def found_within(self, scores: Tensor, batch: Batch, progress: Progress) -> Tensor:
-        """By the image's own known positives: mean probability of occurring with them."""
+        """From the image's own known positives: mean probability of co-occurring with them."""
         return self.found(self.pairs.support(scores.detach(), batch.labels == 1), batch.labels, progress)
 
 
 class PairClassifier(nn.Module):
-    """Features [B, C, D] -> the logit that categories i < j occur together in an image, [B, C(C-1)/2].
+    """Features [B, C, D] -> the logit that categories i < j co-occur in an image, [B, C(C-1)/2].
 
         s_ij = k_ij . (V2 relu(V1 [q_i ; q_j] + b1) + b2) + beta_ij       q = reduced features
 
-    with one vector k_ij per pair. V1 [q_i ; q_j] is a sum of one part of i and one of j, so V1 is applied to categories
-    instead of pairs, and k_ij V2 does not depend on the image. What is left per image and pair is a sum, a relu and a
-    dot product (`relu_scores`).
+    with one vector k_ij per pair. V1 [q_i ; q_j] is the sum of a part for i and a part for j, so V1 is applied to
+    categories instead of pairs, and k_ij V2 does not depend on the image. What is left per image and pair is a sum, a
+    relu and a dot product (`relu_scores`).
     """
 
     first: Tensor
@@ -189,7 +189,7 @@ class PairClassifier(nn.Module):
         return present[:, self.first] & present[:, self.second]
 
     def support(self, scores: Tensor, present: Tensor) -> Tensor:
-        """[B, C] mean probability of occurring together with the known positives of the image; 0 without any."""
+        """[B, C] mean probability of co-occurring with the known positives of the image; 0 if there are none."""
         probability, present = scores.float().sigmoid(), present.float()
         total = torch.zeros_like(present)
         total.index_add_(1, self.first, probability * present[:, self.second])
@@ -205,7 +205,8 @@ def relu_scores(first: Tensor, second: Tensor, vectors: Tensor) -> Tensor:
 
 
 class _ReluScores(torch.autograd.Function):
-    """One category i at a time, with all j > i: the hidden layer of all pairs is never held, and backward redoes it."""
+    """One category i at a time, with all j > i: the hidden layer of all pairs is never stored; backward recomputes
+    it."""
 
     @staticmethod
     def forward(ctx: Any, first: Tensor, second: Tensor, vectors: Tensor) -> Tensor:
@@ -231,7 +232,7 @@ class _ReluScores(torch.autograd.Function):
 
 
 def _rows_of_pairs(num_categories: int) -> Iterator[tuple[int, slice]]:
-    """(i, where its pairs with j > i are) in the order of `triu_indices`."""
+    """(i, slice of its pairs with j > i) in the order of `triu_indices`."""
     start = 0
     for i in range(num_categories - 1):
         stop = start + num_categories - i - 1

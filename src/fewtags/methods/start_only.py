@@ -1,4 +1,4 @@
-"""`instant` and `linear`: methods that are finished when their head has seen the images once."""
+"""`instant` and `linear`: methods that need one pass over the images and no training."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from fewtags.methods.base import Objective
 
 
 class StartOnly(Objective):
-    """The head's start is all there is, and nothing is trained."""
+    """The head's start is everything; nothing is trained."""
 
     trains = False

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 def _ablation(name: str, title: str, sentence: str, *, catu: bool = True, **parts: bool) -> Method:
-    """A row of the paper's Table 2: the method without some of its parts."""
+    """A row of the paper's Table 2: the method without some of its components."""
     left_out: dict[str, Any] = {f"method.{key}": value for key, value in parts.items()}
     default, relative, paper = ({**base, **left_out} for base in (CALDNR_DEFAULT, CALDNR_RELATIVE, CALDNR_PAPER))
     thresholds = partial(Profile, head="decoupled", objective="fewtags.methods.category_adaptive:CategoryAdaptive")
-    default["head.refine"] = parts.get("discover", True)  # the labels found before training are CALD's too
+    default["head.refine"] = parts.get("discover", True)  # the labels found before training are part of CALD
     if not catu:
         default |= NO_CATU_DEFAULT
         relative |= NO_CATU_RELATIVE
@@ -72,19 +72,19 @@ METHODS: dict[str, Method] = {
             venue="a ridge-regularised linear discriminant; calibrated as in KDD 2008",
             bibtex=citations.ELKAN_NOTO,
             settings={"input.augment": False},
-            note="nothing to choose: the penalty and the known proportion come from the labels",
+            note="nothing to tune: the penalty and the known proportion are estimated from the labels",
         ),
         Method(
             name="linear",
             title="Logistic regression (linear)",
             sentence="Regularised logistic regression on the frozen backbone's features, unknown labels as absent: "
-            "the usual alternative, and so the baseline.",
+            "the usual baseline.",
             head="logistic",
             objective="fewtags.methods.start_only:StartOnly",
             venue="the common linear probe, solved by L-BFGS (Mathematical Programming 1989)",
             bibtex=citations.LBFGS,
             settings={"input.augment": False, "model.train_from": "head"},
-            note="nothing to choose: the regularisation comes from held-out known labels",
+            note="nothing to tune: the regularisation is chosen on held-out known labels",
         ),
         Method(
             name="an",
@@ -100,21 +100,21 @@ METHODS: dict[str, Method] = {
         Method(
             name="focal",
             title="Focal loss",
-            sentence="Assume negative, with labels that the model already gets right weighted down.",
+            sentence="Assume negative, with well-classified labels down-weighted.",
             head="linear",
             objective="fewtags.methods.elementwise:Focal",
             venue="ICCV 2017",
             bibtex=citations.FOCAL,
             profiles={
                 "paper": Profile({**PAPER_LINEAR, "method.gamma": 3.0, "method.loss_scale": 60.0}, PAPER_NOTE),
-                "own": Profile({"method.gamma": 2.0, "method.alpha": 0.25}, "gamma and alpha of its authors"),
+                "own": Profile({"method.gamma": 2.0, "method.alpha": 0.25}, "its authors' gamma and alpha"),
             },
-            note="gamma of its authors, without their alpha, which was chosen for object detection; " + DEFAULT_NOTE,
+            note="its authors' gamma, without their alpha, which was tuned for object detection; " + DEFAULT_NOTE,
         ),
         Method(
             name="asl",
             title="Asymmetric loss (ASL)",
-            sentence="Assume negative, with easy negatives weighted down much more than positives.",
+            sentence="Assume negative, with easy negatives down-weighted much more than positives.",
             head="linear",
             objective="fewtags.methods.elementwise:Asymmetric",
             venue="ICCV 2021",
@@ -133,9 +133,9 @@ METHODS: dict[str, Method] = {
                         "train.warmup_epochs": 8.0,
                         "train.ema": 0.9997,
                     },
-                    "its authors' loss and training, without their image augmentation. They sum over images and "
-                    "categories where this takes the mean: the same under Adam but for the scale. The moving average "
-                    "of the weights needs some ten thousand steps",
+                    "its authors' loss and training, without their data augmentation. They sum over images and "
+                    "categories where this takes the mean: the same under Adam up to the scale. The moving average "
+                    "of the weights needs about ten thousand steps",
                 ),
             },
             note="the loss of `own`, and " + DEFAULT_NOTE,
@@ -151,7 +151,7 @@ METHODS: dict[str, Method] = {
             profiles={
                 "paper": Profile(
                     {**PAPER_TRAINING, "head.graph": "words", "method.loss_scale": 10.0},
-                    PAPER_NOTE + "; its graph is learned, from the similarity of the categories' words on",
+                    PAPER_NOTE + "; its graph is learned, initialised with the similarity of the category names",
                 ),
                 "own": Profile(
                     {
@@ -169,7 +169,7 @@ METHODS: dict[str, Method] = {
                         "train.weight_decay": 0.0,
                         "train.schedule": "none",
                     },
-                    "its authors' model and training, for as many epochs as are set",
+                    "its authors' model and training, for the given number of epochs",
                 ),
             },
             note=DEFAULT_NOTE,
@@ -187,7 +187,7 @@ METHODS: dict[str, Method] = {
                 "paper": Profile({**PAPER_TRAINING, "method.loss_scale": 10.0}, PAPER_NOTE),
                 "own": Profile(
                     {**PAPER_TRAINING, "train.batch_size": 8, "train.step_epochs": 15},
-                    "the training of its public third-party implementation; its authors published none",
+                    "the training of a public third-party implementation; its authors published none",
                 ),
             },
             note=DEFAULT_NOTE,
@@ -195,7 +195,7 @@ METHODS: dict[str, Method] = {
         Method(
             name="cst",
             title="Cross-image semantic transfer (CST)",
-            sentence="Trains unknown labels as present where the category's feature looks like its known positives.",
+            sentence="Trains unknown labels as present where the category's feature is similar to its known positives.",
             head="graph",
             objective="fewtags.methods.semantic_transfer:CrossImageTransfer",
             venue="AAAI 2022",
@@ -206,7 +206,7 @@ METHODS: dict[str, Method] = {
                 ),
                 "own": Profile(
                     {**PAPER_TRAINING, "method.csl": "sampled", "train.batch_size": 8},
-                    "its authors' training; unknown labels are assumed absent, which they had no need of",
+                    "its authors' training, plus assuming unknown labels absent, which they did not need",
                 ),
             },
             note=DEFAULT_NOTE,
@@ -228,10 +228,10 @@ METHODS: dict[str, Method] = {
                         "method.pair_hidden": 1024,
                         "train.batch_size": 8,
                     },
-                    "its authors' training; unknown labels are assumed absent, which they had no need of",
+                    "its authors' training, plus assuming unknown labels absent, which they did not need",
                 ),
             },
-            note=DEFAULT_NOTE + "; a smaller classifier of pairs, as its size grows with the square of the categories",
+            note=DEFAULT_NOTE + "; a smaller pair classifier, as its size is quadratic in the number of categories",
         ),
         Method(
             name="ll-r",
@@ -263,7 +263,7 @@ METHODS: dict[str, Method] = {
         Method(
             name="ll-cp",
             title="Large loss correction, permanent (LL-Cp)",
-            sentence="Turns the assumed negatives with the largest losses of each batch into positives for good.",
+            sentence="Turns the assumed negatives with the largest losses of each batch into positives permanently.",
             head="linear",
             objective="fewtags.methods.large_loss:LargeLossPermanent",
             venue="CVPR 2022",
@@ -284,7 +284,7 @@ METHODS: dict[str, Method] = {
         Method(
             name="role",
             title="Regularised online label estimation (ROLE)",
-            sentence="Estimates every unknown label while it trains, so that each image has about as many as expected.",
+            sentence="Estimates every unknown label during training, so that each image has about the expected number.",
             head="linear",
             objective="fewtags.methods.role:Role",
             venue="CVPR 2021",
@@ -310,7 +310,7 @@ METHODS: dict[str, Method] = {
         Method(
             name="cssl",
             title="Category-specific features (CSSL)",
-            sentence="Assume negative on one attended feature per category: the model of CALDNR without its labels.",
+            sentence="Assume negative on one attended feature per category: CALDNR's model without label discovery.",
             head="closed_form",
             objective="fewtags.methods.posterior:PosteriorLabels",
             venue="IEEE Transactions on Multimedia 2024",
@@ -373,27 +373,27 @@ METHODS: dict[str, Method] = {
 
 
 def register(method: Method) -> Method:
-    """Make a method of your own known by its name, so that it is chosen, listed and resumed like the others."""
+    """Register your own method by name, so that it can be selected, listed and resumed like the others."""
     if method.name in METHODS:
-        raise UserError(f"There is a method '{method.name}' already; choose another name.")
+        raise UserError(f"There is already a method '{method.name}'; choose another name.")
     METHODS[method.name] = method
     return method
 
 
 def all_methods() -> dict[str, Method]:
-    """METHODS with those of other installed packages."""
+    """METHODS, including those of other installed packages."""
     for method in loaded("fewtags.methods", Method):
         METHODS.setdefault(method.name, method)
     return METHODS
 
 
 def list_methods() -> list[str]:
-    """Names that `method=` takes."""
+    """The names `method=` accepts."""
     return list(all_methods())
 
 
 def find_method(name: str) -> Method:
-    if name not in METHODS and name not in all_methods():  # others' packages are imported only where ours do not do
+    if name not in METHODS and name not in all_methods():  # other packages are imported only if needed
         raise UserError(f"There is no method '{name}'; {did_you_mean(name, METHODS)}")
     return METHODS[name]
 
@@ -401,7 +401,7 @@ def find_method(name: str) -> Method:
 def objective_class(name: str, profile: str = "default") -> type[Objective]:
     objective = find_method(name).profile(profile).objective
     if not isinstance(objective, str):
-        assert objective is not None  # of a profile as it is run
+        assert objective is not None  # set in a resolved profile
         return objective
     module, _, attribute = objective.partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -1,1 +1,1 @@
-"""Backbone, heads and word vectors: everything that is needed to predict."""
+"""Backbone, heads and word vectors: everything needed to predict."""

@@ -9,19 +9,18 @@ from torch import Tensor
 
 from fewtags.models.classifier import Classifier
 
-# From no evidence to the most: black, purple, red, orange, pale yellow; readable in grey and by the colour-blind.
+# From no evidence to the most: black, purple, red, orange, pale yellow; readable in greyscale and if colour-blind.
 COLOURS = np.array([(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164)], dtype=float)
 
 
 @torch.inference_mode(False)
 def evidence_maps(model: Classifier, images: Tensor, columns: Tensor) -> Tensor:
-    """[B, K, h, w]: how much each place of the feature map speaks for the categories `columns` [B, K] of its image.
+    """[B, K, h, w]: how much each location of the feature map supports the categories `columns` [B, K] of its image.
 
-    To first order a logit is the sum over places and channels of the map times the gradient, so every place has its
-    share in it (Grad-CAM's idea, at the map that the head sees, place by place). Places that speak against count 0.
-    This holds for heads of every kind. A head's attention (`Outputs.attention`) tells where it took its features
-    from, not whether what it found there spoke for the category: on the demo's pictures it often points beside the
-    object.
+    To first order a logit is the sum over locations and channels of the map times the gradient, so every location has
+    its share in it (the idea of Grad-CAM, on the map the head sees). Locations with negative evidence count 0. This
+    works for every head. A head's attention (`Outputs.attention`) shows where it took its features from, not whether
+    they support the category: on the demo's pictures it often points next to the object.
     """
     model.eval()
     with torch.no_grad():
@@ -33,7 +32,7 @@ def evidence_maps(model: Classifier, images: Tensor, columns: Tensor) -> Tensor:
 
 
 def tells_where(heat: Tensor) -> bool:
-    """Does the map [h, w] tell one place from another? One of a single place does not."""
+    """Does the map [h, w] have more than one location?"""
     return bool(heat.max() > heat.min())
 
 

@@ -1,7 +1,7 @@
 """Any timm model as a chain of named stages that ends in a feature map; the first stages may be frozen.
 
 Frozen stages stay in eval mode (their batch-norm statistics do not move) and run without gradient. Because the chain is
-explicit, it can also be cut: the frozen part's maps can be computed once, kept, and fed to the rest.
+explicit, it can also be split: the frozen part's maps can be computed once, cached, and fed to the rest.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Backbone(nn.Module):
         self.mean, self.std = mean, std
         self.register_buffer("pixel_mean", 255 * torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("pixel_std", 255 * torch.tensor(std).view(3, 1, 1), persistent=False)
-        self.variant = ""  # how it differs from timm's model by more than its weights
+        self.variant = ""  # how it differs from timm's model apart from the weights
         self.num_frozen = 0
-        self.class_head: ClassHead | TextTower | None = None  # no part of the state: a model keeps of it what it uses
+        self.class_head: ClassHead | TextTower | None = None  # not part of the state: a model saves what it uses of it
 
     def freeze_before(self, train_from: str) -> None:
         """Freeze every stage before the named one; "all" freezes nothing and "head" everything."""
@@ -69,7 +69,7 @@ class Backbone(nn.Module):
         self.train(self.training)
 
     def all_frozen(self) -> Backbone:
-        """The same stages with nothing left to train, for passes over many images."""
+        """The same stages, all frozen, for passes over many images."""
         whole = copy.copy(self)
         whole.num_frozen = len(self.stages)
         return whole
@@ -112,9 +112,9 @@ def create_backbone(
 ) -> Backbone:
     """A timm model by name: weights from a local file, else from timm's hub if `pretrained`, else random.
 
-    Models made for one image size (transformers with position embeddings) are refitted to `input_size`. With
-    `keep_classifier` the backbone gets the `class_head` that its weights came with, if they came with one. Names
-    that begin with "open_clip/" are models of open_clip (models/clip.py).
+    Models with a fixed image size (transformers with position embeddings) are resized to `input_size`. With
+    `keep_classifier` the backbone gets the `class_head` of its weights, if they include one. Names
+    starting with "open_clip/" are open_clip models (models/clip.py).
     """
     if name.startswith("open_clip/"):
         from fewtags.models.clip import create_clip_backbone
@@ -140,14 +140,15 @@ def create_backbone(
 
 @torch.no_grad()
 def class_head_of(model: Any, backbone: Backbone, input_size: int | None = None) -> ClassHead | None:
-    """timm's classifier, where its classes are ImageNet's and it is one linear layer on the average-pooled map.
+    """timm's classifier, if its classes are ImageNet's and it is one linear layer on the average-pooled map.
 
-    As with the stages this is tried on a small image: other models have norms, convolutions or class tokens between.
+    As with the stages, this is checked on a small image: other models have norms, convolutions or class tokens in
+    between.
     """
     linear, subset = model.get_classifier(), infer_imagenet_subset(model)
     if not isinstance(linear, nn.Linear) or subset is None:
         return None
-    one_stage = len(backbone.stage_names) == 1  # then perhaps made for one size
+    one_stage = len(backbone.stage_names) == 1  # then the size may be fixed
     side = (input_size or model.pretrained_cfg["input_size"][-1]) if one_stage else 64
     with _in_eval(model), contextlib.suppress(Exception):
         image = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(0))
@@ -184,13 +185,13 @@ def _create(name: str, pretrained: bool, output_stride: int | None = None) -> nn
             plain = timm.create_model(name, pretrained=False, **more)
         except (TypeError, AssertionError) as error:
             raise UserError(
-                f"Backbone '{name}' cannot have model.output_stride={output_stride}; leave it out."
+                f"Backbone '{name}' does not support model.output_stride={output_stride}; remove it."
             ) from error
         if not pretrained:
             return plain
     try:
         return timm.create_model(name, pretrained=True, **more)
-    except Exception as error:  # the hub client raises many kinds, none of them ours
+    except Exception as error:  # the hub client raises many kinds of exceptions
         raise RunFailed(without_weights(name, first_line(error))) from error
 
 
@@ -227,7 +228,7 @@ def cached_backbones() -> list[str]:
 def load_weights(model: nn.Module, file: Path) -> bool:
     """Load a .safetensors file or a state dict (read without executing pickled code) with timm's names.
 
-    The classifier may be absent or another; returns whether it was there and fitted.
+    The classifier may be missing or different; returns whether it was loaded.
     """
     if not file.is_file():
         raise UserError(f"The weights file {file} does not exist.")
@@ -237,7 +238,7 @@ def load_weights(model: nn.Module, file: Path) -> bool:
         raise UserError(f"{file} is not a readable weights file ({first_line(error)}).") from error
     state = state.get("state_dict", state) if isinstance(state, dict) else state
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise UserError(f"{file} should hold a state dict (names and tensors).")
+        raise UserError(f"{file} should contain a state dict (names and tensors).")
     own = model.state_dict()
     classifier = {key: value for key, value in own.items() if key.split(".")[0] in NOT_FEATURES}
     own = {key: value for key, value in own.items() if key not in classifier and "num_batches_tracked" not in key}
@@ -245,9 +246,9 @@ def load_weights(model: nn.Module, file: Path) -> bool:
     missing = [key for key in own if key not in state]
     wrong = [key for key in own if key in state and state[key].shape != own[key].shape]
     if missing or wrong:
-        key, what = (missing[0], "lacks") if missing else (wrong[0], "has another shape for")
+        key, what = (missing[0], "lacks") if missing else (wrong[0], "has a different shape for")
         raise UserError(
-            f"{file} does not fit the backbone: it {what} '{key}' ({len(missing) + len(wrong)} such tensors)."
+            f"{file} does not match the backbone: it {what} '{key}' ({len(missing) + len(wrong)} such tensors)."
         )
     has_classifier = all(key in state and state[key].shape == value.shape for key, value in classifier.items())
     model.load_state_dict({key: state[key] for key in (own | classifier if has_classifier else own)}, strict=False)
@@ -255,7 +256,7 @@ def load_weights(model: nn.Module, file: Path) -> bool:
 
 
 def move_stride_to_1x1(model: nn.Module, name: str) -> None:
-    """Put the stride of ResNet's bottlenecks into the first 1x1 convolution, where Keras and Caffe weights have it."""
+    """Move the stride of ResNet's bottlenecks to the first 1x1 convolution, as in Keras and Caffe weights."""
     moved = 0
     for block in model.modules():
         conv1, conv2 = getattr(block, "conv1", None), getattr(block, "conv2", None)
@@ -271,7 +272,7 @@ def move_stride_to_1x1(model: nn.Module, name: str) -> None:
 
 
 class _Features(nn.Module):
-    """A model whose stages cannot be told apart, as one stage; tokens are laid out as a map."""
+    """A model that is not a chain of stages, as one stage; tokens are arranged as a map."""
 
     def __init__(self, model: Any):
         super().__init__()
@@ -291,8 +292,8 @@ class _Features(nn.Module):
 def stages_of(model: nn.Module) -> dict[str, nn.Module]:
     """The model's layers up to the feature map, in order, named as timm names them ("layer4", "blocks.5").
 
-    Most convolutional models are a plain chain of their children. Whether this one is, is tried on a small image
-    rather than believed; where it is not (transformers add position embeddings), it stays one stage, "features".
+    Most convolutional models are a plain chain of their children. Whether this one is, is checked on a small image;
+    if it is not (transformers add position embeddings), it stays one stage, "features".
     """
     chain = {}
     for name, child in model.named_children():
@@ -307,7 +308,7 @@ def stages_of(model: nn.Module) -> dict[str, nn.Module]:
 
 @torch.no_grad()
 def _is_chain(model: Any, chain: dict[str, nn.Module]) -> bool:
-    with _in_eval(model), contextlib.suppress(Exception):  # a layer that is fed what it does not expect raises anything
+    with _in_eval(model), contextlib.suppress(Exception):  # a layer with unexpected input may raise anything
         image = maps = torch.rand(1, 3, 64, 64)
         expected = model.forward_features(image)
         for stage in chain.values():

@@ -28,27 +28,27 @@ class ModelConfig(Settings):
     backbone: str = DEFAULT_BACKBONE
     """Any model name of timm, or `open_clip/...`; docs/speed.md compares some."""
     pretrained: bool = True
-    """Start from timm's pretrained weights (fetched from its hub) unless `weights` is given."""
+    """Start from timm's pretrained weights (downloaded from its hub) unless `weights` is given."""
     weights: str | None = None
-    """Local file with the backbone's weights (.safetensors, or a state dict), or the folder of a saved model or of a
-    finished run, whose backbone is taken."""
+    """Local file with the backbone's weights (.safetensors, or a state dict), or the folder of a saved model or
+    finished run, to use its backbone."""
     stride_in_1x1: bool = False
-    """For ResNet weights from Keras or Caffe, whose stride is in the first 1x1 convolution."""
+    """For ResNet weights from Keras or Caffe, which have the stride in the first 1x1 convolution."""
     output_stride: Literal[8, 16, 32] | None = None
-    """Pixels between two places of the feature map: 16 instead of the usual 32 gives a map twice as fine from the same
-    weights, by dilated convolutions in the last stage. Not every model of timm can do it."""
+    """Output stride of the backbone: 16 instead of the usual 32 gives a feature map twice as fine from the same
+    weights, with dilated convolutions in the last stage. Not every timm model supports it."""
     train_from: str = "auto"
     """First trainable stage ("layer4" in the paper), "all", or "head" (backbone frozen); auto: head if pretrained."""
     pool: int = Field(1, ge=1)
     """Average pooling of the feature map before the head; 2 in the paper (14x14 to 7x7)."""
     width: int = Field(0, ge=0)
-    """Channels after a 1x1 convolution behind the backbone; 0 keeps the backbone's, 1024 in the paper."""
+    """Channels of a 1x1 convolution after the backbone; 0 keeps the backbone's, 1024 in the paper."""
 
 
 def make_problem(
     head_name: str, words: WordsConfig, categories: Sequence[str], labels: np.ndarray, dataset: str, seed: int = 0
 ) -> Problem:
-    """What may be known before training; word vectors only where the head wants them."""
+    """The problem as known before training; word vectors only if the head needs them."""
     vectors = None
     if head_class(head_name).needs_words:
         vectors = find_word_vectors(categories, words.source, words.dim, seed=seed)
@@ -56,7 +56,7 @@ def make_problem(
 
 
 def load_backbone(backbone: Backbone, folder: Path) -> None:
-    """The weights that the backbone of a saved model has."""
+    """The backbone weights of a saved model."""
     files = [place / WEIGHTS for place in (folder / MODEL_FOLDER, folder)]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
@@ -66,7 +66,7 @@ def load_backbone(backbone: Backbone, folder: Path) -> None:
         prefix = "backbone."
         backbone.load_state_dict({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
     except Exception as error:
-        raise UserError(f"{file} does not fit the backbone ({first_line(error)}).") from error
+        raise UserError(f"{file} does not match the backbone ({first_line(error)}).") from error
 
 
 def build_classifier(
@@ -80,7 +80,7 @@ def build_classifier(
     load_weights: bool = True,
     categories: Sequence[str] = (),
 ) -> Classifier:
-    """With the names of the `categories`, a head that wants it is told what the backbone knows about them."""
+    """With the names of the `categories`, a head that uses names gets what the backbone knows about them."""
     kind = head_class(head_name)
     names = getattr(head, "names", "none") if kind.uses_names and categories and not model.width else "none"
     source = Path(model.weights) if model.weights is not None and load_weights else None
@@ -106,6 +106,6 @@ def build_classifier(
 
 
 def first_trained(model: ModelConfig) -> str:
-    """The first stage that is trained; those before it are frozen."""
+    """The first trainable stage; those before it are frozen."""
     from_scratch = not model.pretrained and model.weights is None
     return ("all" if from_scratch else "head") if model.train_from == "auto" else model.train_from

@@ -1,4 +1,5 @@
-"""Classifier = backbone + neck + head: images -> Outputs. This is what is exported; methods keep theirs elsewhere."""
+"""Classifier = backbone + neck + head: images -> Outputs. This is what is exported; methods keep their state
+elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from fewtags.models.heads import Head
 
 
 class Neck(nn.Sequential):
-    """What the paper puts behind the backbone: 2x2 average pooling, and a 1x1 convolution to fewer channels."""
+    """The layers after the paper's backbone: 2x2 average pooling, and a 1x1 convolution to fewer channels."""
 
     def __init__(self, in_channels: int, pool: int, width: int):
         layers: list[nn.Module] = [nn.AvgPool2d(pool)] if pool > 1 else []
@@ -27,24 +28,24 @@ class Classifier(nn.Module):
         self.backbone = backbone
         self.neck = neck
         self.head = head
-        self.takes_maps = False  # set where the frozen stages' maps are given instead of images
+        self.takes_maps = False  # True if the input is the frozen stages' maps instead of images
 
     @property
     def looks_at_the_average(self) -> bool:
-        """Would the averages of the backbone's maps do in their place?"""
+        """Are the averages of the backbone's maps enough?"""
         return self.head.looks_at_the_average and not len(self.neck)
 
     def feature_map(self, images: Tensor) -> Tensor:
-        """[B, D, h, w], what the head sees."""
+        """[B, D, h, w], the input of the head."""
         return self.neck(self.backbone.forward_trainable(images) if self.takes_maps else self.backbone(images))
 
     def forward(self, images: Tensor) -> Outputs:
-        """The backbone runs in whatever precision is set; the head in single precision, as logits that are rounded tie
-        and cost up to one mAP."""
+        """The backbone runs in the configured precision, the head in single precision: rounded logits tie, which costs
+        up to one point of mAP."""
         feature_map = self.feature_map(images)
         with torch.autocast(feature_map.device.type, enabled=False):
             return self.head(feature_map.float())
 
     def behind_backbone(self, maps: Tensor) -> Outputs:
-        """The rest of the model, from the whole backbone's maps on, whatever computed them."""
+        """The rest of the model, from the backbone's maps."""
         return self.head(self.neck(maps).float())

@@ -1,6 +1,6 @@
-"""CLIP models of open_clip: the image tower as a backbone, the text tower as a source of names. Needs the extra `clip`.
+"""CLIP models from open_clip: the image tower as a backbone, the text tower for category names. Needs the extra `clip`.
 
-Written `open_clip/ViT-B-32` (weights from a file, or none) or `open_clip/ViT-B-32/openai` (fetched by that tag).
+Written `open_clip/ViT-B-32` (weights from a file, or none) or `open_clip/ViT-B-32/openai` (downloaded by that tag).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class TextTower:
 
     @property
     def scale(self) -> float:
-        """What a cosine is multiplied with to be a logit, as the model was trained."""
+        """The factor from cosine to logit, as trained."""
         return float(self.model.logit_scale.detach().exp())
 
     @torch.no_grad()
     def vectors(self, texts: Sequence[str]) -> Tensor:
-        """[len(texts), D], of length 1."""
+        """[len(texts), D], unit length."""
         parts = [texts[start : start + TEXTS_AT_ONCE] for start in range(0, len(texts), TEXTS_AT_ONCE)]
         return torch.cat([self.model.encode_text(self.tokenizer(list(part)), normalize=True) for part in parts])
 
 
 class _ImageFeatures(nn.Module):
-    """The tower's projected features as a map of one place."""
+    """The tower's projected features as a 1 x 1 map."""
 
     def __init__(self, tower: nn.Module):
         super().__init__()
@@ -60,7 +60,7 @@ def create_clip_backbone(
     input_size: int | None = None,
     keep_text: bool = False,
 ) -> Backbone:
-    """The image tower of a model of open_clip as one stage; with `keep_text` its `class_head` is the text tower."""
+    """The image tower of an open_clip model as one stage; with `keep_text` its `class_head` is the text tower."""
     open_clip = _open_clip()
     model_name, _, tag = name.removeprefix(PREFIX).partition("/")
     if model_name not in open_clip.list_models():
@@ -74,8 +74,8 @@ def create_clip_backbone(
         model = open_clip.create_model(
             model_name, pretrained=source, force_image_size=input_size, pretrained_text=False
         )
-    except Exception as error:  # the hub client and damaged files raise many kinds
-        kind, hint = (UserError, "") if weights is not None else (RunFailed, "; give a local file with --weights")
+    except Exception as error:  # the hub client and damaged files raise many kinds of exceptions
+        kind, hint = (UserError, "") if weights is not None else (RunFailed, "; pass a local file with --weights")
         raise kind(f"The weights '{source}' of {name} could not be loaded ({first_line(error)}){hint}.") from error
     model.eval()
     pixels = open_clip.get_model_preprocess_cfg(model)
@@ -92,7 +92,7 @@ def _open_clip() -> Any:
     try:
         return importlib.import_module("open_clip")
     except ImportError as error:
-        raise MissingExtra("A backbone of open_clip", "clip") from error
+        raise MissingExtra("An open_clip backbone", "clip") from error
 
 
 def _tag(open_clip: Any, model_name: str, tag: str) -> str:
@@ -100,7 +100,7 @@ def _tag(open_clip: Any, model_name: str, tag: str) -> str:
     if not tag:
         example = f"{PREFIX}{model_name}/{tags[0] if tags else 'TAG'}"
         raise UserError(
-            f"Say which weights of {model_name} to fetch, as {example}, or give a local file with --weights."
+            f"Say which weights of {model_name} to download, as in {example}, or pass a local file with --weights."
         )
     if tag not in tags:
         raise UserError(f"open_clip has no weights '{tag}' for {model_name}; {did_you_mean(tag, tags)}")

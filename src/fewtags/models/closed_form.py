@@ -323,7 +323,7 @@ class FeatureAccumulator:
     def everything(self) -> tuple[DiscriminantSums, Tensor, Tensor]:
         """Sums, features and labels of all processes; the rows in their own order, however they were dealt out."""
         if not self.index:
-            raise DataError("Not a single training image could be read.")
+            raise DataError("None of the training images could be read.")
         index = distributed.gather_rows(torch.cat(self.index))
         order = index.argsort()
         features, labels = (distributed.gather_rows(torch.cat(part))[order] for part in (self.features, self.labels))

@@ -1,14 +1,14 @@
-"""Semantic decoupling (Eq. 3): each category's word vector looks for it in the feature map; one feature per category.
+"""Semantic decoupling (Eq. 3): each category's word vector attends to the feature map; one feature per category.
 
 For location l of image b and category c the equations are
 
-    t_blc = tanh(W1 x_bl * W2 g_c)                 element by element, [B, L, C, d]
+    t_blc = tanh(W1 x_bl * W2 g_c)                 elementwise, [B, L, C, d]
     e_blc = w4 . (W3 t_blc + b3) + b4
     a_bc  = softmax of e_bc over the locations
     f_bc  = sum over the locations of a_bcl x_bl
 
-Nothing here is approximated, yet little is computed as written: W3 and w4 are multiplied together first, b3 and b4
-cancel in the softmax, and t is made in pieces that fit the processor's cache, and made again for the gradient.
+Nothing is approximated, but the computation differs: W3 and w4 are multiplied first, b3 and b4
+cancel in the softmax, and t is computed in blocks that fit in the CPU cache, and recomputed for the gradient.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SemanticDecoupling(nn.Module):
             self.register_buffer("words", words.vectors.float().clone())
         self.project_map = nn.Linear(in_channels, width, bias=False)  # W1
         self.project_words = nn.Linear(self.words.shape[1], width, bias=False)  # W2
-        # Two linear layers with nothing between them are one layer, but not to an optimiser with momentum and weight
+        # Two consecutive linear layers are one layer, but not for an optimiser with momentum and weight
         # decay. So both are trained, as in the original, and folded before use.
         self.mix = nn.Linear(width, width)  # W3, b3
         self.score = nn.Linear(width, 1)  # w4, b4
@@ -55,7 +55,7 @@ class SemanticDecoupling(nn.Module):
         mapped = self.project_map.weight @ locations.flatten(0, 1).T  # [d, B*L]
         direction = (self.score.weight @ self.mix.weight)[0]  # W3^T w4
         scores = tanh_scores(words, mapped, direction).unflatten(1, locations.shape[:2])  # [C, B, L]
-        # b3 and b4 add the same number to every location, which the softmax takes away again. Adding it, as a zero,
+        # b3 and b4 add the same number to every location, which cancels in the softmax. Adding it, as a zero,
         # gives them the gradient zero that they have in the original.
         unused = 0.0 * (self.mix.bias.sum() + self.score.bias.sum())
         return (scores + unused).softmax(-1).transpose(0, 1)
@@ -68,7 +68,7 @@ def as_locations(feature_map: Tensor) -> Tensor:
 
 def tanh_scores(a: Tensor, b: Tensor, direction: Tensor) -> Tensor:
     """sum_k direction_k tanh(a_ki b_kj) for a [d, I] and b [d, J]: [I, J]."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # a compiler fuses it by itself
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # a compiler fuses it
         return (torch.tanh(a[:, :, None] * b[:, None, :]) * direction[:, None, None]).sum(0)
     dtype = torch.promote_types(a.dtype, torch.float32)
     with torch.autocast(a.device.type, enabled=False):
@@ -76,9 +76,9 @@ def tanh_scores(a: Tensor, b: Tensor, direction: Tensor) -> Tensor:
 
 
 class _TanhScores(torch.autograd.Function):
-    """`tanh_scores` in pieces of the product, which are thrown away and made again for the gradient.
+    """`tanh_scores` in blocks of the product, which are discarded and recomputed for the gradient.
 
-    tanh(x) = 2 sigmoid(2x) - 1, and sigmoid is the faster of the two by a factor of three.
+    tanh(x) = 2 sigmoid(2x) - 1, and sigmoid is three times faster.
     """
 
     @staticmethod
@@ -100,21 +100,21 @@ class _TanhScores(torch.autograd.Function):
             grad_direction[k].addmv_(sigmoid.flatten(1), grad[i].view(-1), alpha=2)
             slope = sigmoid  # grad * sigmoid * (1 - sigmoid), a quarter of grad * (1 - tanh^2)
             torch.ops.aten.sigmoid_backward.grad_input(grad[i].expand_as(sigmoid), sigmoid, grad_input=slope)
-            for n, matrix in enumerate(slope.unbind(), start=k.start):  # plain products beat batched ones with vectors
+            for n, matrix in enumerate(slope.unbind(), start=k.start):  # plain products are faster than batched ones
                 grad_a[n, i].addmv_(matrix, b[n])
                 grad_b[n].addmv_(matrix.T, a[n, i])
         scale = 4 * direction[:, None]
         return grad_a.mul_(scale), grad_b.mul_(scale), grad_direction.sub_(grad.sum())
 
 
-PIECE = {"cpu": 2**19, "cuda": 2**25}  # elements at a time; on a CPU 2 MB, which stay in cache
+PIECE = {"cpu": 2**19, "cuda": 2**25}  # elements per block; on a CPU 2 MB, which fit in cache
 
 
 def _pieces(a: Tensor, b: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """(k, i, sigmoid(2 a_ki b_kj) for all j) for blocks of k and i; the tensor is reused for the next piece."""
+    """(k, i, sigmoid(2 a_ki b_kj) for all j) for blocks of k and i; the tensor is reused for the next block."""
     (width, rows), columns = a.shape, b.shape[1]
     piece = PIECE.get(a.device.type, PIECE["cuda"])
-    row_step = min(rows, max(1, piece // (4 * columns)))  # 4 of the width at least, to spare passes over the sums
+    row_step = min(rows, max(1, piece // (4 * columns)))  # at least 4 of the width, for fewer passes over the sums
     width_step = min(width, max(1, piece // (row_step * columns)))
     buffer = a.new_empty(width_step * row_step * columns)
     double = 2 * a
@@ -133,13 +133,13 @@ class DecoupledHead(Head["DecoupledHead.Config"]):
 
     class Config(Settings):
         width: int = 512
-        """Width d in which the words are compared with the map."""
+        """Width d in which words and map are compared."""
         hidden: bool = True
         """A tanh layer, shared by all categories, between the features and the classifier."""
         dropout: float = 0.0
         """Share of the classifier's inputs dropped in training."""
         bias_init: BiasInit = "prior"
-        """Start biases at the log-odds of a known positive ("prior") or at zero, as the research code does."""
+        """Initialise biases at the log-odds of a known positive ("prior") or at zero, as in the research code."""
 
     needs_words = True
 
@@ -167,7 +167,8 @@ class DecoupledHead(Head["DecoupledHead.Config"]):
         return Outputs(logits + self.bias, features, attention.unflatten(-1, feature_map.shape[-2:]))
 
     def _hidden(self, features: Tensor, attention: Tensor, locations: Tensor) -> Tensor:
-        """tanh(A f + a). The attention sums to 1, so the linear layer may come before it, on whichever is fewer."""
+        """tanh(A f + a). The attention sums to 1, so the linear layer can be applied before or after it, whichever is
+        cheaper."""
         if self.hidden is None:
             return features
         if attention.shape[1] > attention.shape[2]:

@@ -1,6 +1,6 @@
-"""Gated graph propagation over the categories (SSGRL, KGGR, CST): what is seen of one says something about the others.
+"""Gated graph propagation over the categories (SSGRL, KGGR, CST): evidence for one says something about the others.
 
-For the states h [B, C, D] of one step, with A_ij how much category j follows from category i:
+For the states h [B, C, D] of one step, with A_ij the weight of category j given category i:
 
     m  = [A h ; A^T h]
     z  = sigmoid(Wz m + Uz h)            r = sigmoid(Wr m + Ur h)
@@ -28,7 +28,7 @@ MOST_CATEGORIES = 20_000  # two matrices of 1.6 GB
 
 
 def cooccurrence(labels: Tensor) -> Tensor:
-    """[C, C] share of the images known to show category i that are known to show j too; zeros where none shows i."""
+    """[C, C] share of the images known to show category i that are known to show j too; zeros if none shows i."""
     present = (labels == 1).float()
     together = present.T @ present  # n_ij
     return together / together.diagonal().clamp(min=1)[:, None]
@@ -41,7 +41,7 @@ def word_cosines(words: WordVectors) -> Tensor:
 
 
 class LabelGraph(nn.Module):
-    """The two matrices messages travel along: fixed co-occurrence, or learned from the similarity of the words on."""
+    """The two matrices messages travel along: fixed co-occurrence, or learned, initialised with word similarity."""
 
     incoming: Tensor
     outgoing: Tensor
@@ -63,7 +63,7 @@ class LabelGraph(nn.Module):
             self.outgoing = nn.Parameter(word_cosines(words))
 
     def start(self, labels: Tensor) -> None:
-        """Take co-occurrence from the labels [N, C] of the training images."""
+        """Compute co-occurrence from the labels [N, C] of the training images."""
         if self.kind == "cooccurrence":
             matrix = cooccurrence(labels)
             self.incoming.copy_(matrix)
@@ -95,7 +95,7 @@ class GatedPropagation(nn.Module):
 
 
 class GraphReadout(nn.Module):
-    """W [h ; x] + b: where the states went, beside where they started."""
+    """W [h ; x] + b: the final and the initial states combined."""
 
     def __init__(self, width: int, steps: int):
         super().__init__()
@@ -112,19 +112,19 @@ class GraphHead(Head["GraphHead.Config"]):
 
     class Config(Settings):
         width: int = 512
-        """Width d in which the words are compared with the map."""
+        """Width d in which words and map are compared."""
         steps: int = 3
         """Rounds of messages between categories."""
         graph: Literal["cooccurrence", "words"] = "cooccurrence"
-        """Messages weighted by how often known labels occur together, or by a learned matrix that starts at the
-        similarity of the categories' words."""
+        """Messages weighted by co-occurrence of known labels, or by a learned matrix initialised with the similarity
+        of the category names."""
         classifier_graph: Literal["none", "paper", "product"] = "none"
-        """Send the classifier's weights through a graph too (KGGR): use what comes out ("paper"), or multiply it with
-        what went in, as a public implementation does ("product")."""
+        """Send the classifier's weights through a graph too (KGGR): use the output ("paper"), or multiply it with the
+        input, as in a public implementation ("product")."""
         dropout: float = 0.0
         """Share of the classifier's inputs dropped in training."""
         bias_init: BiasInit = "prior"
-        """Start biases at the log-odds of a known positive ("prior") or at zero, as the research code does."""
+        """Initialise biases at the log-odds of a known positive ("prior") or at zero, as in the research code."""
 
     needs_words = True
 

@@ -20,7 +20,7 @@ from fewtags.settings import Settings
 if TYPE_CHECKING:
     from fewtags.models.names import NameScorer
 
-HEADS: dict[str, str | type[Head]] = {  # "module:Class", loaded when it is used, or the class
+HEADS: dict[str, str | type[Head]] = {  # "module:Class", imported on use, or the class
     "linear": "fewtags.models.heads:LinearHead",
     "decoupled": "fewtags.models.decoupling:DecoupledHead",
     "graph": "fewtags.models.graph:GraphHead",
@@ -38,12 +38,12 @@ class Head(nn.Module, Generic[C]):
     class Config(Settings):
         pass
 
-    needs_words = False  # wants Problem.words
-    uses_names = False  # wants what the categories' names say, in `use_names`, where its setting `names` allows it
-    needs_start: bool = False  # wants to see the training images once before the first epoch
-    starts_plain: bool = True  # and that without augmentation; otherwise as in the first epoch
-    looks_at_the_average = False  # of the map, and at nothing else: no more need be kept of an image
-    feature_dim: int | None = None  # width of Outputs.features, None where it gives none
+    needs_words = False  # needs Problem.words
+    uses_names = False  # uses the category names, in `use_names`, if its setting `names` allows it
+    needs_start: bool = False  # needs a pass over the training images before the first epoch
+    starts_plain: bool = True  # that pass is without augmentation; otherwise as in the first epoch
+    looks_at_the_average = False  # needs only the average of the map, so nothing else has to be cached
+    feature_dim: int | None = None  # width of Outputs.features, None if it has none
 
     def __init__(self, config: C, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__()
@@ -52,19 +52,19 @@ class Head(nn.Module, Generic[C]):
 
     @property
     def thresholds(self) -> Tensor | None:
-        """[C] where its start chose them by images left out, and nothing is trained afterwards."""
+        """[C] if its start chose them by leave-one-out and nothing is trained afterwards."""
         return None
 
     def initialise(self, problem: Problem) -> None:
-        """Before a new or resumed run: what depends on the training labels, such as first biases. A model that only
-        predicts has it in its saved state."""
+        """Called before a new or resumed run: sets what depends on the training labels, such as initial biases. A
+        model that only predicts has it in its saved state."""
 
     def use_names(self, names: NameScorer | None) -> None:
-        """Only where `uses_names`, before a new run: None where the backbone knows no name."""
+        """Called before a new run if `uses_names`; None if the backbone knows none of the names."""
         raise NotImplementedError
 
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
-        """Only where `needs_start`: every training image once, as a feature map in `Batch.images`."""
+        """Called if `needs_start`: one pass over the training images, as feature maps in `Batch.images`."""
         raise NotImplementedError
 
     def forward(self, feature_map: Tensor) -> Outputs:
@@ -72,14 +72,14 @@ class Head(nn.Module, Generic[C]):
 
 
 def register_head(name: str, head: type[Head]) -> None:
-    """Make a head of your own known by a name, so that `head=` takes it and saved models find it."""
+    """Register your own head by name, so that `head=` accepts it and saved models find it."""
     if name in all_heads():
-        raise UserError(f"There is a head '{name}' already; choose another name.")
+        raise UserError(f"There is already a head '{name}'; choose another name.")
     HEADS[name] = head
 
 
 def all_heads() -> dict[str, str | type[Head]]:
-    """HEADS with those of other installed packages."""
+    """HEADS, including those of other installed packages."""
     for entry in plugins.named("fewtags.heads"):
         HEADS.setdefault(entry.name, entry.value)
     return HEADS
@@ -102,9 +102,9 @@ BiasInit = Literal["prior", "zero"]
 
 
 def initial_bias(how: BiasInit, problem: Problem) -> Tensor:
-    """[C] first biases of a classifier: the log-odds of being a known positive, or 0.
+    """[C] initial biases of a classifier: the log-odds of being a known positive, or 0.
 
-    From 0 every category starts at probability one half, and most of training under few known positives is spent on
+    From 0 every category starts at probability one half, and with few known positives most of training is spent on
     pushing all of them down.
     """
     prior = problem.prior().float()
@@ -112,14 +112,14 @@ def initial_bias(how: BiasInit, problem: Problem) -> Tensor:
 
 
 class Standardise(nn.Module):
-    """Pooled features of unit length, then each with mean 0 and spread 1 over the training images.
+    """Pooled features scaled to unit length, then standardised over the training images.
 
-    Backbones differ by orders of magnitude in what their channels are worth; without this, one learning rate and one
-    prior cannot serve them all. Mean and spread are those of the start, also where the backbone is trained on.
+    Backbones differ by orders of magnitude in the scale of their channels; without this, one learning rate and one
+    prior cannot suit them all. Mean and spread are those of the start, even if the backbone is trained.
     """
 
     mean: Tensor
-    factor: Tensor  # 1 / spread; 0 for a feature that never changes and so says nothing
+    factor: Tensor  # 1 / spread; 0 for a constant feature
 
     def __init__(self, num_features: int):
         super().__init__()
@@ -127,7 +127,7 @@ class Standardise(nn.Module):
         self.register_buffer("factor", torch.ones(num_features))
 
     def start(self, batches: Iterable[Tensor]) -> int:
-        """Take mean and spread over pooled features [B, D]; how many images there were."""
+        """Compute mean and spread of pooled features [B, D]; returns the number of images."""
         sums = torch.zeros(2 * len(self.mean) + 1, dtype=torch.float64)  # of x, of x^2, of images
         for pooled in batches:
             unit = F.normalize(pooled.float(), dim=1).double().cpu()
@@ -135,7 +135,7 @@ class Standardise(nn.Module):
         sums = sum_across_ranks(sums)
         count = int(sums[-1])
         if not count:
-            raise DataError("Not a single training image could be read.")
+            raise DataError("None of the training images could be read.")
         mean, square = (sums[:-1] / count).chunk(2)
         self.mean.copy_(mean)
         variance = square - mean.square()
@@ -147,25 +147,25 @@ class Standardise(nn.Module):
 
 
 class LinearHead(Head["LinearHead.Config"]):
-    """Average over locations, standardised or not, a tanh layer (the paper's ResNet row has one) or none, one linear
+    """Average pooling, optional standardisation, an optional tanh layer (the paper's ResNet row has one), one linear
     layer."""
 
     class Config(Settings):
         standardise: bool = True
-        """Bring pooled features to unit length and give each mean 0 and spread 1 over the training images, in one look
-        at them before training. The paper's baselines do not."""
+        """Scale pooled features to unit length and standardise them over the training images, in one pass before
+        training. The paper's baselines do not."""
         prior: float = Field(1.0, ge=0)
-        """Strength of a Gaussian prior on the classifier of standardised features: before any label is seen, logits
-        vary by 1 / sqrt(prior) from image to image. Without one, a few known labels are memorised."""
+        """Strength of a Gaussian prior on the classifier of standardised features: a priori, logits
+        vary by 1 / sqrt(prior) between images. Without a prior, a few known labels are memorised."""
         hidden: int = 0
         """Width of a tanh layer before the classifier; 0 for none. The paper's ResNet row has 1024."""
         dropout: float = 0.0
         """Share of pooled features dropped in training."""
         bias_init: BiasInit = "prior"
-        """Start biases at the log-odds of a known positive ("prior") or at zero, as the research code does."""
+        """Initialise biases at the log-odds of a known positive ("prior") or at zero, as in the research code."""
 
-    # Crops have other features than whole images. If the mean is theirs, no weight shifts the logits of all at once;
-    # with the plain images' mean ROLE does just that to reach its expected number of positives, and ranks badly.
+    # Crops have different features from whole images. With the crops' mean, no weight shifts all logits at once;
+    # with the whole images' mean ROLE does just that to reach its expected number of positives, and ranks badly.
     starts_plain = False
     looks_at_the_average = True
 
@@ -180,7 +180,7 @@ class LinearHead(Head["LinearHead.Config"]):
         self.classifier = nn.Linear(config.hidden or in_channels, num_categories)
         self.penalty = 0.0
         if config.standardise:
-            nn.init.zeros_(self.classifier.weight)  # random weights would only have to be unlearned
+            nn.init.zeros_(self.classifier.weight)  # random weights would have to be unlearned
 
     def initialise(self, problem: Problem) -> None:
         # D standardised features with weights of variance 1 / (D prior) give logits of variance 1 / prior. The loss is

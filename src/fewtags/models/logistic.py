@@ -1,8 +1,8 @@
 """The head of `linear`: logistic regression on the average-pooled features of the plain images, fitted at the start.
 
-Unknown labels count as absent. Every category is a regularised regression of its own; all are solved at once by L-BFGS.
+Unknown labels count as absent. Every category is a separate regularised regression; all are solved jointly by L-BFGS.
 The strength of the regularisation is chosen on a held-out fifth of the training images, by the rank of their known
-labels: average precision hangs on the few ranked first, and then seeds differ by ten mAP with a tenth of the labels.
+labels: average precision depends on the few ranked first, so seeds differ by ten mAP with a tenth of the labels.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from fewtags.models.leave_one_out import mean_log_rank
 from fewtags.settings import Settings
 
 STRENGTHS = [float(10**exponent) for exponent in np.arange(-3, 1.1, 0.5)]  # times half the squared weights
-HOLD_OUT = 5  # one image in so many chooses the strength
-PATIENCE = 2  # so many weaker strengths are tried after the best one
+HOLD_OUT = 5  # one image in this many is held out to choose the strength
+PATIENCE = 2  # number of weaker strengths tried after the best one
 MAX_ITERATIONS = 100
 
 
 class LogisticHead(Head["LogisticHead.Config"]):
     class Config(Settings):
         strength: float | None = Field(None, gt=0)
-        """Strength of the regularisation, times half the squared weights; by default chosen on a held-out fifth of the
+        """Strength of the regularisation, times half the squared weights; default: chosen on a held-out fifth of the
         training images."""
 
     needs_start = True
@@ -43,7 +43,7 @@ class LogisticHead(Head["LogisticHead.Config"]):
     def __init__(self, config: Config, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__(config, in_channels, num_categories)
         self.standardise = Standardise(in_channels)
-        # Buffers, not parameters: no optimiser shall touch them.
+        # Buffers, not parameters: the optimiser must not touch them.
         self.register_buffer("weight", torch.zeros(num_categories, in_channels))
         self.register_buffer("bias", torch.zeros(num_categories))
         self.seed = 0
@@ -70,17 +70,17 @@ def pooled_and_known(batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
     """Pooled features [N, D] of all processes' images and which labels are known to be present [N, C], by row."""
     parts = [(batch.index.cpu(), batch.images.float().mean((2, 3)).cpu(), batch.labels.cpu()) for batch in batches]
     if not parts:
-        raise DataError("Not a single training image could be read.")
+        raise DataError("None of the training images could be read.")
     index, features, labels = (gather_rows(torch.cat(column)) for column in zip(*parts, strict=True))
     order = index.argsort()
     return features[order], (labels[order] == PRESENT).float()
 
 
 def choose_strength(features: Tensor, known: Tensor, seed: int) -> float:
-    """Of STRENGTHS, from the strongest on until it gets worse, the one that ranks the held-out images best."""
+    """The strength that ranks the held-out images best; tries STRENGTHS from the strongest until it gets worse."""
     held_out = torch.from_numpy(np.random.default_rng(seed).permutation(len(features)) % HOLD_OUT == 0)
     if not known[held_out].any():
-        return STRENGTHS[len(STRENGTHS) // 2]  # nothing to choose by
+        return STRENGTHS[len(STRENGTHS) // 2]  # there is nothing to choose with
     scores: dict[float, float] = {}
     start = None
     for strength in reversed(STRENGTHS):

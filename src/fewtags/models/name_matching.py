@@ -1,7 +1,7 @@
 """Category names -> classes of an ImageNet classifier, by WordNet: which of the classes are dogs.
 
-A name means the first of its noun senses that has classes at or below it. Names come as people write them ("hot_dog",
-"TrafficLights", "stop sign", "jewellery"), and a user's file may say what single ones mean.
+A name means the first of its noun senses that has classes at or below it. Names are as users write them ("hot_dog",
+"TrafficLights", "stop sign", "jewellery"), and a user's file may say what individual ones mean.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fewtags.settings import load_yaml
 # tag -> {"synset": ...}, {"classes": [...]}, {"synonym": ...} or None; see docs/explanation/names.md
 Overrides = Mapping[str, Any]
 
-# WordNet orders senses by how often they are written about. As tags of pictures these words mean another one.
+# WordNet orders senses by frequency in text. As image tags these words have another sense.
 READINGS = {
     "bank": "bank.n.01", "bike": "bicycle.n.01", "cake": "cake.n.03", "castle": "castle.n.02", "eye": "eye.n.01",
     "hand": "hand.n.01", "iron": "iron.n.04", "monitor": "monitor.n.05", "plant": "plant.n.02", "plate": "plate.n.04",
@@ -30,7 +30,7 @@ READINGS = {
     "seal": "seal.n.09", "shoes": "shoe.n.01", "turtle": "turtle.n.02", "wood": "forest.n.01",
 }  # fmt: skip
 
-# Words whose thing, or what is seen of it, is in ImageNet under another word. Tried where a name has no class itself.
+# Words that ImageNet has under another name. Tried if a name has no classes itself.
 SYNONYMS = {
     "tv": "television", "potted plant": "flowerpot", "houseplant": "flowerpot", "sink": "washbasin",
     "toilet": "toilet seat", "handbag": "purse", "lorry": "truck", "puppy": "dog", "kitten": "domestic cat",
@@ -49,8 +49,10 @@ class Match:
 
 def match_names(categories: Sequence[str], index: ClassIndex, overrides: Overrides | None = None) -> list[Match]:
     """One match per category."""
-    told = [(name, _told(name, overrides or {})) for name in categories]
-    return [_match(name, index) if meaning is ... else _match_told(name, meaning, index) for name, meaning in told]
+    meanings = [(name, _override(name, overrides or {})) for name in categories]
+    return [
+        _match(name, index) if meaning is ... else _match_override(name, meaning, index) for name, meaning in meanings
+    ]
 
 
 class ClassIndex:
@@ -70,20 +72,20 @@ class ClassIndex:
         return self._below.get(synset, [])
 
     def with_members(self, synset: int) -> list[int]:
-        """Classes at or below a synset and at or below its members: where a locomotive is seen, there is a train."""
+        """Classes at or below a synset and at or below its members: a locomotive implies a train."""
         return sorted({number for kind in (synset, *self.nouns.members(synset)) for number in self.below(kind)})
 
     def first_sense(self, name: str) -> int | None:
-        """The most frequent sense that has classes at or below it; else the very first, if its members have."""
+        """The most frequent sense with classes at or below it; else the first sense, if its members have any."""
         reading = _READINGS.get(squash(name))
         known = self.nouns.synset_of(reading) if reading is not None else None
         senses = [known] if known is not None else self.nouns.senses(name)
         found = next((sense for sense in senses if self.below(sense)), None)
-        # Rarer senses have members of all kinds: a school is also of fish, a cloud of insects.
+        # Rarer senses have all kinds of members: a school is also of fish, a cloud of insects.
         return senses[0] if found is None and senses and self.with_members(senses[0]) else found
 
     def by_name(self, name: str) -> list[int]:
-        """The classes that bear this very name."""
+        """The classes with exactly this name."""
         senses = set(self.nouns.senses(name))
         return [number for number, synset in enumerate(self.class_synsets) if synset in senses]
 
@@ -101,13 +103,13 @@ def _match(name: str, index: ClassIndex) -> Match:
         return _matched(name, sense, index, f", by the synonym '{synonym}'")
     if (sense := _sense_above(name, index)) is not None:
         return _matched(name, sense, index, ", which it is a kind of")
-    return Match((), f"{name}: nothing known, labels alone")
+    return Match((), f"{name}: nothing known, uses labels only")
 
 
 def _sense_above(name: str, index: ClassIndex) -> int | None:
-    """What a name without classes is a kind of, by its own words: a stop sign is a sign, a cow is one of the cows.
+    """What a name without classes is a kind of, judging by its words: a stop sign is a sign, a cow is one of the cows.
 
-    Where WordNet knows the name, it has to agree (a sea horse is no horse); of the head noun's senses those above the
+    If WordNet knows the name, it has to agree (a sea horse is not a horse); of the head noun's senses those above the
     name are preferred.
     """
     spelled = index.nouns.spelled(name)
@@ -132,7 +134,7 @@ def _matched(name: str, sense: int, index: ClassIndex, how: str = "") -> Match:
 
 
 def _meaning(name: str, words: Sequence[str]) -> str:
-    """The word of a synset that tells best which sense of `name` it is: another one, unless the name has two words."""
+    """The word of a synset that best identifies the sense of `name`: another one, unless the name has two words."""
     same = next((word for word in words if squash(word) == squash(name)), "")
     return same if " " in same else next((word for word in words if word != same), same)
 
@@ -142,18 +144,18 @@ def _sentence(name: str, classes: Sequence[int], where: str, index: ClassIndex) 
     return f"{name}: {len(classes)} class{'' if len(classes) == 1 else 'es'} {where} ({examples})"
 
 
-# --- names as people write them ---
+# --- names as users write them ---
 
-_SPELLINGS = (  # British and American, where WordNet has only one of them
+_SPELLINGS = (  # British and American, if WordNet has only one of them
     ("our", "or"), (r"re\b", "er"), ("ise", "ize"), ("yse", "yze"), ("ae", "e"), ("oe", "e"), ("ogue", "og"),
     ("ll", "l"), ("grey", "gray"), ("tyre", "tire"), ("mould", "mold"), ("plough", "plow"), ("cheque", "check"),
 )  # fmt: skip
 _PREPOSITIONS = {"of", "with", "in", "on", "at", "for", "from", "by", "without"}
-_MIN_PIECE = 4  # letters of each half where a name is cut; WordNet knows nearly every shorter string as an acronym
+_MIN_PIECE = 4  # letters of each half of a split name; WordNet knows nearly every shorter string as an acronym
 
 
 def forms(name: str, known: Nouns) -> Iterator[str]:
-    """The name as it is, its singular, and both in the other spelling, as far as they are nouns."""
+    """The name itself, its singular, and both in the other spelling, if they are nouns."""
     words = " ".join(split_words(name))
     singulars = [words, *known.singulars(words)]
     candidates = [name, *singulars, *(other for form in singulars for other in _respelled(form))]
@@ -169,7 +171,7 @@ def _respelled(name: str) -> list[str]:
 def _heads(name: str, known: Nouns, cut: bool) -> Iterator[str]:
     """Longest first: 'red fire engine' -> 'fire engine', 'engine'; 'cup of tea' -> 'cup'; 'cow' -> 'cows'.
 
-    With `cut` a name that is written as one word is taken apart: 'trafficsign' -> 'sign'.
+    With `cut` a name written as one word is split: 'trafficsign' -> 'sign'.
     """
     words = split_words(name)
     end = next((place for place, word in enumerate(words) if place and word in _PREPOSITIONS), len(words))
@@ -184,15 +186,15 @@ def _heads(name: str, known: Nouns, cut: bool) -> Iterator[str]:
 
 
 def read_overrides(file: str | Path) -> dict[str, Any]:
-    """YAML: `tag: {synset: dog.n.01}`, `{classes: [...]}`, `{synonym: ox}`, or `none` for labels alone."""
+    """YAML: `tag: {synset: dog.n.01}`, `{classes: [...]}`, `{synonym: ox}`, or `none` for labels only."""
     try:
         content = load_yaml(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"The file of names {file} cannot be read ({error.strerror}).") from error
+        raise UserError(f"The names file {file} cannot be read ({error.strerror}).") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{file} is not readable YAML ({str(error).splitlines()[0]}).") from error
     if not isinstance(content, dict):
-        raise UserError(f"{file} should say what tags mean, a line each, such as `cow: {{synonym: ox}}`.")
+        raise UserError(f"{file} should say what tags mean, one per line, such as `cow: {{synonym: ox}}`.")
     return {str(tag): meaning for tag, meaning in content.items()}
 
 
@@ -201,36 +203,36 @@ def check_tags(overrides: Overrides, categories: Iterable[str]) -> None:
     for tag in overrides:
         if squash(tag) not in known:
             raise UserError(
-                f"The names' file explains '{tag}', which is not one of the tags; {did_you_mean(tag, known.values())}"
+                f"The names file has '{tag}', which is not one of the tags; {did_you_mean(tag, known.values())}"
             )
 
 
-def told_synonym(name: str, overrides: Overrides) -> str | None:
-    meaning = _told(name, overrides)
+def synonym_override(name: str, overrides: Overrides) -> str | None:
+    meaning = _override(name, overrides)
     return str(meaning["synonym"]) if isinstance(meaning, Mapping) and "synonym" in meaning else None
 
 
-def is_told_none(name: str, overrides: Overrides) -> bool:
-    return _told(name, overrides) in (None, "none")
+def uses_labels_only(name: str, overrides: Overrides) -> bool:
+    return _override(name, overrides) in (None, "none")
 
 
-def _told(name: str, overrides: Overrides) -> Any:
-    """What the file says of a name, `...` if nothing."""
+def _override(name: str, overrides: Overrides) -> Any:
+    """The file's entry for a name, `...` if there is none."""
     return {squash(tag): meaning for tag, meaning in overrides.items()}.get(squash(name), ...)
 
 
-def _match_told(name: str, meaning: Any, index: ClassIndex) -> Match:
+def _match_override(name: str, meaning: Any, index: ClassIndex) -> Match:
     if meaning is None or meaning == "none":
-        return Match((), f"{name}: labels alone, as the names' file says")
+        return Match((), f"{name}: uses labels only, as set in the names file")
     if not (isinstance(meaning, Mapping) and len(meaning) == 1 and set(meaning) <= {"synset", "classes", "synonym"}):
         raise UserError(
-            f"The names' file should say of '{name}' one of {{synset: ...}}, {{classes: [...]}}, {{synonym: ...}} "
-            f"or none; it says {meaning!r}."
+            f"The names file should give '{name}' one of {{synset: ...}}, {{classes: [...]}}, {{synonym: ...}} "
+            f"or none; it has {meaning!r}."
         )
     ((kind, value),) = meaning.items()
     if kind == "classes":
-        numbers = _told_classes(name, value if isinstance(value, list) else [value], index)
-        return Match(tuple(numbers), _sentence(name, numbers, "named in the names' file", index))
+        numbers = _override_classes(name, value if isinstance(value, list) else [value], index)
+        return Match(tuple(numbers), _sentence(name, numbers, "listed in the names file", index))
     if kind == "synonym":
         match = _match(str(value), index)
         return Match(match.classes, f"{name}: as {match.sentence}")
@@ -238,14 +240,14 @@ def _match_told(name: str, meaning: Any, index: ClassIndex) -> Match:
     if synset is None:
         senses = [index.nouns.words(sense)[0] for sense in index.nouns.senses(str(value).split(".")[0])]
         hint = f"that word has {len(senses)} senses" if senses else "write it as 'dog.n.01' or 'n02084071'"
-        raise UserError(f"The names' file gives '{name}' the synset '{value}', which WordNet 3.0 has not; {hint}.")
+        raise UserError(f"The names file gives '{name}' the synset '{value}', which is not in WordNet 3.0; {hint}.")
     if not index.with_members(synset):
-        return Match((), f"{name}: nothing known at or below {value}, labels alone")
+        return Match((), f"{name}: nothing known at or below {value}, uses labels only")
     return _matched(name, synset, index)
 
 
-def _told_classes(name: str, values: Sequence[Any], index: ClassIndex) -> list[int]:
-    """Each given as its number, its WordNet id, or its name."""
+def _override_classes(name: str, values: Sequence[Any], index: ClassIndex) -> list[int]:
+    """Each is given as its number, its WordNet id, or its name."""
     numbers: set[int] = set()
     for value in values:
         if isinstance(value, int) and 0 <= value < len(index.class_synsets):
@@ -253,6 +255,6 @@ def _told_classes(name: str, values: Sequence[Any], index: ClassIndex) -> list[i
         else:
             found = [index.ids[value]] if value in index.ids else index.by_name(str(value))
         if not found:
-            raise UserError(f"The names' file gives '{name}' the class {value!r}, which the backbone does not have.")
+            raise UserError(f"The names file gives '{name}' the class {value!r}, which the backbone does not have.")
         numbers.update(found)
     return sorted(numbers)

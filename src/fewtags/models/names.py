@@ -1,8 +1,9 @@
-"""What the names of the categories say before any label: scores from classes that a backbone already has names for.
+"""Name scores: zero-shot scores of the categories, from classes that a backbone already has names for.
 
 An ImageNet classifier has an output for each of 1,000 (or 12,000, or 21,843) nouns, and WordNet says which of these are
 kinds of dog. A category's name score is the logarithm of the share of its classes in the classifier's softmax. Where a
-name is not found, or a backbone has no such classifier, labels have to do alone; `sentences` says which name is which.
+name is not found, or a backbone has no such classifier, only labels are used; `sentences` says how each name was
+matched.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from fewtags.models.name_matching import (
     Match,
     Overrides,
     check_tags,
-    is_told_none,
     match_names,
     read_overrides,
-    told_synonym,
+    synonym_override,
+    uses_labels_only,
 )
 from fewtags.models.words import split_words
 
 ROWS_AT_ONCE = 4096  # a row of scores needs 21,843 logits with the largest classifiers
 
-PROMPTS = (  # what a text tower is told of a name; the vectors of all are averaged
+PROMPTS = (  # prompts for a text tower; their vectors are averaged
     "a photo of a {}.",
     "a photo of the {}.",
     "a picture with a {} in it.",
@@ -43,7 +44,7 @@ PROMPTS = (  # what a text tower is told of a name; the vectors of all are avera
 
 
 class NameScorer(nn.Module):
-    """Pooled features [N, D] -> name scores [N, C]. Everything is a buffer: a saved model needs no WordNet."""
+    """Pooled features [N, D] -> name scores [N, C]. Everything is a buffer: a saved model does not need WordNet."""
 
     weight: Tensor
     bias: Tensor
@@ -55,9 +56,9 @@ class NameScorer(nn.Module):
         weight: Tensor,  # [K, D]
         bias: Tensor,  # [K]
         members: Tensor,  # [C, K] bool: the classes of each category
-        sentences: Sequence[str] = (),  # one per category: what was matched
+        sentences: Sequence[str] = (),  # one per category: how it was matched
         *,
-        unit_length: bool = False,  # whether features are brought to length 1 first, as CLIP's are
+        unit_length: bool = False,  # whether features are scaled to unit length first, as for CLIP
     ):
         super().__init__()
         self.register_buffer("weight", weight.detach().float().clone())
@@ -94,37 +95,37 @@ class NameScorer(nn.Module):
 def find_names(
     source: ClassHead | TextTower | None, categories: Sequence[str], overrides: Overrides | str | Path | None = None
 ) -> NameScorer | None:
-    """The name scores of a backbone (its `class_head`), or None where it has no named classes or knows no name.
+    """The name scores of a backbone (its `class_head`), or None if it has no named classes or knows none of the names.
 
-    `overrides` is a user's file (or its content) that says what single tags mean.
+    `overrides` is a user's file (or its content) that says what individual tags mean.
     """
-    told = read_overrides(overrides) if isinstance(overrides, (str, Path)) else dict(overrides or {})
-    check_tags(told, categories)
+    meanings = read_overrides(overrides) if isinstance(overrides, (str, Path)) else dict(overrides or {})
+    check_tags(meanings, categories)
     if source is None or not categories:
         return None
     if isinstance(source, ClassHead):
-        scorer = _by_classes(source, categories, told)
+        scorer = _by_classes(source, categories, meanings)
     else:
-        scorer = _by_texts(source, categories, told)
+        scorer = _by_texts(source, categories, meanings)
     return scorer if scorer.known.any() else None
 
 
-def _by_classes(head: ClassHead, categories: Sequence[str], told: Overrides) -> NameScorer:
-    matches = match_names(categories, ClassIndex(head.synsets), told)
+def _by_classes(head: ClassHead, categories: Sequence[str], overrides: Overrides) -> NameScorer:
+    matches = match_names(categories, ClassIndex(head.synsets), overrides)
     members = _as_matrix(matches, len(head.synsets))
     return NameScorer(head.weight, head.bias, members, [match.sentence for match in matches])
 
 
-def _by_texts(tower: TextTower, categories: Sequence[str], told: Overrides) -> NameScorer:
-    """The classes are the categories and ImageNet's 1,000 nouns, each by its text.
+def _by_texts(tower: TextTower, categories: Sequence[str], overrides: Overrides) -> NameScorer:
+    """The classes are the categories and ImageNet's 1,000 nouns, as texts.
 
-    The nouns are what else may be in a picture. Without them the share of a category would depend on what other
-    categories there are, and a single one would always have all. Nouns at or below a category count for it.
+    The nouns stand for what else may be in a picture. Without them the share of a category would depend on which other
+    categories there are, and a single one would always have a share of 1. Nouns at or below a category count for it.
     """
     index = ClassIndex(ImageNetInfo("imagenet-1k").label_names())
-    matches = match_names(categories, index, told)
-    asked = [not is_told_none(name, told) for name in categories]
-    texts = [" ".join(split_words(told_synonym(name, told) or name)) or name for name in categories]
+    matches = match_names(categories, index, overrides)
+    asked = [not uses_labels_only(name, overrides) for name in categories]
+    texts = [" ".join(split_words(synonym_override(name, overrides) or name)) or name for name in categories]
     own = tower.vectors([prompt.format(text) for text in texts for prompt in PROMPTS])
     own = F.normalize(own.unflatten(0, (len(texts), len(PROMPTS))).mean(1), dim=1)
     nouns = tower.vectors([PROMPTS[0].format(index.name(number)) for number in range(index.num_classes)])

@@ -1,13 +1,13 @@
-"""A trained model as a folder that people recognise, and what reads it back.
+"""A trained model as a folder with a familiar layout, and how it is loaded.
 
     config.json         format, backbone, head, input and word vectors: all that is needed to build the model;
-                        how it was trained, as a record for people that nothing depends on
+                        how it was trained, as a record that nothing depends on
     labels.json         category names and thresholds
     model.safetensors   the weights; config.json has their checksum
     README.md           a model card
 
-Nothing in it names a place on the machine it was trained on. Loading needs neither the method nor the settings of
-training, so that a model outlives both. Format 1 (`tagger.json`, `instant.safetensors`) is still read.
+It contains no paths of the machine it was trained on. Loading needs neither the method nor the settings of
+training, so a model outlives both. Format 1 (`tagger.json`, `instant.safetensors`) is still read.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class SavedModel:
     head_name: str
     head: Settings
     categories: list[str]
-    thresholds: np.ndarray  # [C] a tag is given where its probability reaches this
-    word_vectors: tuple[int, bool] | None = None  # their length and whether they were learned, where the head has any
+    thresholds: np.ndarray  # [C] a tag is predicted if its probability reaches this
+    word_vectors: tuple[int, bool] | None = None  # their length and whether they were learned, if the head has any
     training: Mapping[str, Any] = field(default_factory=dict)  # a record of the settings; nothing reads it to predict
     data: Mapping[str, Any] = field(default_factory=dict)  # images and known tags of training, for the model card
     quality: Mapping[str, Any] = field(default_factory=dict)  # what was measured or estimated, for the model card
@@ -71,7 +71,7 @@ class SavedModel:
         write_json(folder / LABELS, {"categories": self.categories, "thresholds": thresholds})
         with atomic_write(folder / CARD) as beside:
             beside.write_text(self._card(), encoding="utf-8")
-        write_json(folder / CONFIG, {**self._about(), "weights_sha256": checksum})  # last: it makes the folder a model
+        write_json(folder / CONFIG, {**self._about(), "weights_sha256": checksum})  # last: it marks a model folder
 
     def _card(self) -> str:
         about = (self.categories, self.thresholds.tolist(), self.training, self.data, self.quality)
@@ -98,12 +98,12 @@ def save_thresholds(folder: Path, saved: SavedModel, thresholds: np.ndarray) -> 
 
 
 def without_file_of_names(head: Mapping[str, Any]) -> dict[str, Any]:
-    """A head's settings; what a file said about names is in the weights, and the file stays where it is."""
+    """A head's settings, without the path of a names file: its content is in the weights."""
     return {**head, "names": "auto"} if head.get("names", "auto") not in ("auto", "none") else dict(head)
 
 
 def without_paths(training: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of the settings less the places of one machine; the name of a weights file is kept."""
+    """The record of the settings without local paths; the name of a weights file is kept."""
     record = {group: dict(values) if isinstance(values, Mapping) else values for group, values in training.items()}
     places = {"data": ("source", "tags", "options", "decisions"), "cache": ("folder",), "words": ("source",)}
     for group, names in places.items():
@@ -127,18 +127,18 @@ def file_checksum(file: Path) -> str:
 
 
 def load_model(folder: str | Path) -> SavedModel:
-    """Read what `SavedModel.save` wrote; a run folder may be given too."""
+    """Load a model written by `SavedModel.save`; a run folder works too."""
     folder = Path(folder)
     for place in (folder / MODEL_FOLDER, folder):
         if (place / CONFIG).is_file():
             return _load_format_2(place)
         if (place / "tagger.json").is_file():
             return _load_format_1(place)
-    raise UserError(f"{folder} holds no trained model (no {CONFIG}); give the folder of a finished run.")
+    raise UserError(f"{folder} contains no trained model (no {CONFIG}); pass the folder of a finished run.")
 
 
 def read_thresholds(folder: Path) -> np.ndarray:
-    """[C] of the model in a run's folder or its own, read without loading it."""
+    """[C] thresholds of the model in a folder, read without loading the model."""
     for place in (folder / "model", folder):
         for name in (LABELS, "tagger.json"):
             if (place / name).is_file():
@@ -147,7 +147,7 @@ def read_thresholds(folder: Path) -> np.ndarray:
                     return names_and_thresholds(about["categories"], about["thresholds"])[1]
                 except (ValueError, KeyError, TypeError) as error:
                     raise damaged(place / name) from error
-    raise UserError(f"{folder} holds no trained model (no {LABELS}); give the folder of a finished run.")
+    raise UserError(f"{folder} contains no trained model (no {LABELS}); pass the folder of a finished run.")
 
 
 def _load_format_2(folder: Path) -> SavedModel:
@@ -164,14 +164,14 @@ def _load_format_2(folder: Path) -> SavedModel:
         raise damaged(folder / CONFIG) from error
     file = folder / WEIGHTS
     if not file.is_file() or file_checksum(file) != about.get("weights_sha256"):
-        raise UserError(f"{file} is missing or damaged (its checksum is not the one in {CONFIG}).")
+        raise UserError(f"{file} is missing or damaged (its checksum does not match {CONFIG}).")
     load_weights(saved, load_file(file), file)
     training, data, quality = (dict(about.get(name) or {}) for name in ("training", "data", "quality"))
     return replace(saved, thresholds=thresholds, training=training, data=data, quality=quality)
 
 
 def _load_format_1(folder: Path) -> SavedModel:
-    """tagger.json with the whole settings of the run, and the closed form in a file of its own."""
+    """Format 1: tagger.json with all settings of the run, and the closed form in a separate file."""
     about = read_object(folder / "tagger.json")
     if about.get("format") != 1:
         raise UserError(f"{folder / 'tagger.json'} has format {about.get('format')!r}; it should be 1.")
@@ -194,7 +194,7 @@ def _load_format_1(folder: Path) -> SavedModel:
 
 
 def closed_form_of_format_1(state: dict[str, Tensor], sums: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The head's buffers by their names of today. Without the sums the logits are a plain linear layer."""
+    """The head's buffers by their current names. Without the sums the logits are a plain linear layer."""
     prefix = "head.discriminant."
     state = dict(state)
     weight, bias, thresholds = (state.pop(f"head.{name}") for name in ("weight", "bias", "thresholds"))
@@ -210,7 +210,7 @@ def read_object(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{file} is missing; the folder is not a whole model.") from None
+        raise UserError(f"{file} is missing; the folder is not a complete model.") from None
     except (OSError, ValueError, RecursionError) as error:
         raise damaged(file) from error
     if not isinstance(content, dict):
@@ -224,7 +224,7 @@ def damaged(file: Path) -> UserError:
 
 def names_and_thresholds(categories: Any, thresholds: Any) -> tuple[list[str], np.ndarray]:
     if not isinstance(categories, list) or not all(isinstance(name, str) for name in categories):
-        raise ValueError("category names should be texts")
+        raise ValueError("category names should be strings")
     values = np.array([float(threshold) for threshold in thresholds])
     if len(values) != len(categories):
         raise ValueError("there should be one threshold per category")
@@ -265,8 +265,8 @@ def load_weights(saved: SavedModel, state: dict[str, Tensor], file: Path, *, str
     try:
         missing, unexpected = saved.classifier.load_state_dict(state, strict=strict)
     except Exception as error:
-        raise UserError(f"{file} does not fit the model it stands beside ({first_line(error)}).") from error
+        raise UserError(f"{file} does not match the model in its folder ({first_line(error)}).") from error
     absent = [name for name in missing if not name.startswith("head.discriminant.")]  # format 1 has fewer of these
     if absent or unexpected:
-        raise UserError(f"{file} does not fit the model it stands beside ('{(absent or unexpected)[0]}').")
+        raise UserError(f"{file} does not match the model in its folder ('{(absent or unexpected)[0]}').")
     saved.classifier.eval()

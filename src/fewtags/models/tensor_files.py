@@ -11,17 +11,17 @@ import torch
 
 from fewtags.errors import UserError
 
-MODEL_FOLDER = "model"  # a saved model in the folder of a run
+MODEL_FOLDER = "model"  # the saved model in a run's folder
 WEIGHTS = "model.safetensors"  # in a saved model
 
 
 def read_tensors(file: Path) -> Any:
-    """Tensors and plain values. Raises ValueError with the reason in a few words."""
+    """Tensors and plain values. Raises ValueError with a short reason."""
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise ValueError("not plain tensors and values; pickled code is never run") from None
-    except Exception as error:  # damaged bytes make torch raise nearly anything
+    except Exception as error:  # torch may raise almost anything on damaged bytes
         raise ValueError(first_line(error)) from error
 
 
@@ -37,6 +37,6 @@ def read_arrays(file: Path, *names: str) -> list[np.ndarray]:
 
 
 def first_line(error: Exception) -> str:
-    """What an exception of another library says, cut to fit into a sentence."""
+    """The message of another library's exception, shortened to fit in a sentence."""
     lines = str(error).strip().splitlines()
     return lines[0][:150].rstrip(".:") if lines else type(error).__name__

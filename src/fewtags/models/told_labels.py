@@ -1,8 +1,8 @@
-"""Which labels a model was told, so that a label given twice counts once and a changed one is taken back first.
+"""The labels a model was given, so that a repeated label counts once and a changed one replaces the old one.
 
-An image is recognised by its feature: features of one image that were computed twice differ in their last digits, those
-of two photographs by a hundred times more. To keep the memory small a feature is remembered by a few random
-projections. Two copies of one photograph count as one image.
+An image is recognised by its feature: two computations for one image differ in the last digits, those
+of two photos by a hundred times more. To save memory a feature is stored as a few random
+projections. Two copies of one photo count as one image.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fewtags.labels import UNKNOWN
 
 PROJECTIONS = 16
-SAME = 0.02  # features of length 1 nearer than this are of the same image
+SAME = 0.02  # unit-length features closer than this are of the same image
 
 
 class ToldLabels(nn.Module):
@@ -28,26 +28,26 @@ class ToldLabels(nn.Module):
         self.num_categories = num_categories
         generator = torch.Generator().manual_seed(0)
         directions = torch.randn(feature_dim, PROJECTIONS, generator=generator) / PROJECTIONS**0.5
-        self.register_buffer("directions", directions, persistent=False)  # keeps distances, on average
+        self.register_buffer("directions", directions, persistent=False)  # preserves distances on average
         self.register_buffer("keys", torch.zeros(0, PROJECTIONS))
         self.register_buffer("entries", torch.zeros(0, 3, dtype=torch.int32))  # image, category, label
-        self._labels: dict[tuple[int, int], int] | None = None  # the entries by image and category, made when needed
+        self._labels: dict[tuple[int, int], int] | None = None  # the entries by image and category, built when needed
 
     def key(self, unit_features: Tensor) -> Tensor:
-        """[N, D] or [D] -> what an image is recognised by, [N, PROJECTIONS] or [PROJECTIONS]."""
+        """[N, D] or [D] -> the key of an image, [N, PROJECTIONS] or [PROJECTIONS]."""
         return unit_features.to(self.directions) @ self.directions
 
     def remember(self, keys: Tensor, entries: Tensor) -> None:
-        """Images by their keys [N, PROJECTIONS], and what is known of them: rows (image, category, label).
+        """Store images by their keys [N, PROJECTIONS], and their known labels: rows (image, category, label).
 
-        Whatever was told before is forgotten.
+        Replaces everything stored before.
         """
         self.keys = keys.to(self.directions)
         self.entries = entries.to(self.keys.device, torch.int32)
         self._labels = None
 
     def tell(self, unit_feature: Tensor, category: int, label: int) -> int:
-        """Take in a label of one image [D]; what it was until now."""
+        """Store a label of one image [D]; returns the previous one."""
         if self._labels is None:
             self._labels = {(image, column): value for image, column, value in self.entries.tolist()}
         image = self._find(unit_feature)
@@ -55,11 +55,11 @@ class ToldLabels(nn.Module):
         if label != old:
             self._labels[image, category] = label
             entry = torch.tensor([[image, category, label]]).to(self.entries)
-            self.entries = torch.cat([self.entries, entry])  # of several about one label the last one counts
+            self.entries = torch.cat([self.entries, entry])  # the last entry about a label counts
         return old
 
     def _find(self, unit_feature: Tensor) -> int:
-        """The image's number; a new one if it was not seen before."""
+        """The image's index; a new one if it was not seen before."""
         key = self.key(unit_feature)
         if len(self.keys):
             distance, nearest = (self.keys - key).square().sum(1).min(0)

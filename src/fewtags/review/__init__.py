@@ -1,1 +1,1 @@
-"""The review page: people decide about the tags a model finds. `store` keeps what they said, and is the authority."""
+"""The review page: people review the tags a model finds. `store` keeps their decisions and is the source of truth."""

@@ -1,4 +1,4 @@
-"""Photographs of one moment: images that look nearly the same, found by their features."""
+"""Bursts: images that look nearly the same, found by their features."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 NEARLY_THE_SAME = 0.9  # cosine of standardised features: about 0 for two unrelated images, 1 for two copies
-NEARER = 4  # and so many times nearer than an image's nearest neighbour usually is: a weak backbone sees all alike
-_PROJECTIONS = 96  # candidates are found with so many numbers an image, and then compared in full
+NEARER = 4  # and this many times closer than a typical nearest neighbour: to a weak backbone all images look alike
+_PROJECTIONS = 96  # candidates are found with this many numbers per image, then compared in full
 _ROUNDS = 3
 _ROWS_AT_ONCE = 8192
 _MOST_IN_A_CELL = 4096
 
 
 def burst_leaders(unit_features: Tensor, similarity: float | None = None, seed: int = 0) -> Tensor:
-    """[N] for every image the first image of its burst; an image that is alone leads itself.
+    """[N] for every image the first image of its burst; a single image is its own leader.
 
-    Without `similarity` it is what NEARLY_THE_SAME and NEARER say. Every image of a burst is that similar to its
+    `similarity` defaults to what NEARLY_THE_SAME and NEARER give. Every image of a burst is that similar to its
     leader, so bursts do not grow into chains. Comparing all pairs of 100,000 images would take minutes: images are
-    compared within cells around random images only, in several rounds with other cells, so a pair is missed only where
-    every round parts it.
+    compared only within cells around random images, in several rounds with different cells, so a pair is missed only if
+    every round separates it.
     """
     generator = torch.Generator().manual_seed(seed)
     look = _Standardised(unit_features)
@@ -35,7 +35,7 @@ def burst_leaders(unit_features: Tensor, similarity: float | None = None, seed: 
 
 
 class _Standardised:
-    """Features as directions from the mean image, every dimension of equal spread; made for some rows at a time."""
+    """Features as directions from the mean image, standardised per dimension; computed for some rows at a time."""
 
     def __init__(self, features: Tensor):
         self.features = features
@@ -46,14 +46,14 @@ class _Standardised:
         return F.normalize((self.features[rows] - self.mean) / self.scale, dim=1)
 
     def projected(self, generator: torch.Generator) -> Tensor:
-        """[N, _PROJECTIONS] of unit length, in which the cosines of nearly the same images are right to a hundredth."""
+        """[N, _PROJECTIONS] of unit length; cosines of nearly identical images are accurate to about 0.01."""
         random = torch.randn(self.features.shape[1], _PROJECTIONS, generator=generator)
         blocks = torch.arange(len(self.features)).split(_ROWS_AT_ONCE)
         return F.normalize(torch.cat([self[rows] @ random for rows in blocks]), dim=1)
 
 
 def _usual_similarity(look: _Standardised, generator: torch.Generator) -> float:
-    """Of an image and its nearest neighbour: the median over some images, among no more than 10,000."""
+    """Typical similarity to the nearest neighbour: the median over a sample, among at most 10,000 images."""
     rows = torch.randperm(len(look.features), generator=generator)[:10_000]
     if len(rows) < 2:
         return 0.0
@@ -73,8 +73,8 @@ def _cells(short: Tensor, generator: torch.Generator) -> list[Tensor]:
 
 
 def _gather(look: _Standardised, short: Tensor, cell: Tensor, leaders: Tensor, similarity: float) -> None:
-    """Let images of a cell that are alone follow an earlier one that they look like."""
-    for rows in cell.split(_MOST_IN_A_CELL):  # bounds the memory where most images fell into one cell
+    """Assign the single images of a cell to an earlier similar one."""
+    for rows in cell.split(_MOST_IN_A_CELL):  # bounds the memory if most images are in one cell
         candidates = short[rows] @ short[rows].T >= similarity - 0.03
         places = (candidates.sum(1) > 1).nonzero()[:, 0]
         rows, candidates = rows[places], candidates[places][:, places]

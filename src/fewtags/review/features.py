@@ -1,4 +1,4 @@
-"""The pooled features of a run's training images, computed once and kept in the run's folder."""
+"""The pooled features of a run's training images, computed once and cached in the run's folder."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from fewtags.progress import progress_bar
 def unit_features(
     saved: SavedModel, annotations: Annotations, folder: Path, *, quiet: bool = False
 ) -> tuple[Tensor, dict[int, str]]:
-    """[N, D] unit-length features, zeros for images that cannot be read, and what is wrong with those, by row.
+    """[N, D] unit-length features, zeros for unreadable images, and the reasons, by row.
 
-    They are kept in `folder`, and computed anew when an image file or the model is another one.
+    They are cached in `folder`, and recomputed if an image file or the model has changed.
     """
     numbers, about = folder / "features.npy", folder / "features.json"
     key = _key(saved, annotations)
@@ -34,10 +34,10 @@ def unit_features(
         return kept
     unreadable: dict[int, str] = {}
     files = [annotations.path(row) for row in range(len(annotations))]
-    with progress_bar("Looking at the images", len(files), quiet=quiet, unit="images") as bar:
+    with progress_bar("Reading images", len(files), quiet=quiet, unit="images") as bar:
         pooled = pooled_features(saved, files, unreadable=unreadable, on_step=lambda number: bar.step(by=number))
     features = unit_length(pooled)
-    with suppress(OSError):  # a folder that cannot be written to can be looked at all the same
+    with suppress(OSError):  # a read-only folder can still be reviewed
         folder.mkdir(parents=True, exist_ok=True)
         about.unlink(missing_ok=True)
         with atomic_write(numbers) as beside, beside.open("wb") as out:
@@ -58,7 +58,7 @@ def _read(numbers: Path, about: Path, key: str) -> tuple[Tensor, dict[int, str]]
 
 
 def _key(saved: SavedModel, annotations: Annotations) -> str:
-    """Of everything the features depend on. A file is another one when its size or time of change is."""
+    """Hash of everything the features depend on. A file has changed if its size or modification time has."""
     digest = hashlib.sha256(json.dumps(saved.input.model_dump(mode="json"), sort_keys=True).encode())
     for name, tensor in saved.classifier.state_dict().items():
         if not name.startswith("head."):

@@ -1,6 +1,6 @@
-"""Who may talk to the review page: whoever has the token, from the page's own origin, by the name it is served under.
+"""Access control of the review page: requests need the token, the page's own Origin and the Host it is served under.
 
-A page on the web can make a browser send requests to 127.0.0.1 and can let its own name point there (DNS rebinding).
+A web page can make a browser send requests to 127.0.0.1, or point its own name there (DNS rebinding).
 The first lacks the token and has a foreign Origin, the second a foreign Host.
 """
 
@@ -46,14 +46,14 @@ class Address:
 
     @property
     def origin(self) -> str:
-        """To print: what a browser on this machine can open."""
+        """The URL to print, for a browser on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
         return f"http://{_bracketed(host)}:{self.port}"
 
     def answers_to(self, host_header: str) -> bool:
-        """Is this Host header one of ours? Any IP address is, where we listen on all: rebinding needs a name."""
+        """Is this Host header one of ours? If we listen on all addresses, any IP address is: rebinding needs a name."""
         name, _, port = host_header.rpartition(":")
-        if self.port == 80 and not port.isdigit():  # a browser leaves the usual port out
+        if self.port == 80 and not port.isdigit():  # browsers omit the default port
             name, port = host_header, "80"
         if not name or port != str(self.port):
             return False
@@ -64,11 +64,11 @@ class Address:
 
 
 class Guard:
-    """In front of the whole application, static files too."""
+    """Middleware around the whole application, including static files."""
 
     def __init__(self, app: ASGIApp, *, address: Address, token: str, read_only: bool):
         self.app, self.address, self.token, self.read_only = app, address, token, read_only
-        self.cookie = f"fewtags-review-{address.port}"  # cookies do not tell ports apart
+        self.cookie = f"fewtags-review-{address.port}"  # cookies are shared between ports
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -83,20 +83,20 @@ class Guard:
         if len(headers.getlist("host")) != 1 or not self.address.answers_to(host):
             return PlainTextResponse("This page is not served under that name.", 421)
         if origin is not None and origin != f"http://{host}":
-            return PlainTextResponse("Requests from other pages are refused.", 403)
+            return PlainTextResponse("Requests from other pages are rejected.", 403)
         foreign = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
         followed_link = reading and headers.get("sec-fetch-dest") == "document"
         if foreign and not followed_link:
-            return PlainTextResponse("Requests from other pages are refused.", 403)
+            return PlainTextResponse("Requests from other pages are rejected.", 403)
         by_header = self._matches(headers.get(HEADER, ""))
         by_cookie = self._matches(self._cookie(headers))
         by_address = reading and scope["path"] == "/" and self._matches(_token_in(scope))
         if not (by_header or by_cookie or by_address):
-            return PlainTextResponse("Open the address that `fewtags review` printed; it has a token in it.", 401)
+            return PlainTextResponse("Open the address that `fewtags review` printed; it contains the token.", 401)
         if not reading and self.read_only:
             return PlainTextResponse("This review is read-only.", 403)
         if not reading and not by_header and origin is None:
-            return PlainTextResponse("A browser says which page a request comes from; this one did not.", 403)
+            return PlainTextResponse("The Origin header is missing; browsers send it.", 403)
         return None
 
     def _matches(self, token: str) -> bool:

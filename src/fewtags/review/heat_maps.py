@@ -1,4 +1,4 @@
-"""Where in an image a tag was seen, as a picture."""
+"""Heat maps: where in an image a tag was seen."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fewtags.review.pictures import NotShown, Pictures, as_jpeg
 
 
 class HeatMaps:
-    """By what each place of the image adds to the tag's logit, in the run's own model."""
+    """Each location's contribution to the tag's logit, in the run's own model."""
 
     def __init__(self, saved: SavedModel, pictures: Pictures):
         self.saved, self.pictures = saved, pictures
         self._lock = threading.Lock()  # one at a time: each takes all cores
 
     def picture(self, row: int, category: str) -> bytes:
-        """A JPEG of the image under the heat map."""
+        """A JPEG of the image with the heat map overlaid."""
         file, column = self.pictures.path(row), self.saved.categories.index(category)
         with self._lock:
             heat = self._heat(file, column)

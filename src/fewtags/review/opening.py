@@ -29,12 +29,12 @@ class Review:
     session: ReviewSession
     pictures: Pictures
     heat_maps: HeatMaps
-    about: dict[str, Any]  # for people: the run, its method, who reviews
-    changed: bool  # is the data another one than the run was trained on?
+    about: dict[str, Any]  # for display: the run, its method, the reviewer
+    changed: bool  # has the data changed since the run was trained?
 
 
 def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet: bool = False) -> Review:
-    """Works for a run of any method. The features are computed the first time, which takes a while."""
+    """Works for runs of any method. The features are computed on first use, which takes a while."""
     config, saved = load_run_config(run), load_model(run)
     annotations = prepare_data(config.data, config.seed).train
     features, unreadable = unit_features(saved, annotations, RunFolder(run).review, quiet=quiet)
@@ -71,7 +71,7 @@ def what_names_say(saved: SavedModel, unit_features: Tensor) -> tuple[Tensor | N
 
 
 def has_changed(run: Path, annotations: Annotations) -> bool:
-    """Are images, categories or labels others than when the run was trained?"""
+    """Have images, categories or labels changed since the run was trained?"""
     record = RunFolder(run).data
     if not record.is_file():
         return False

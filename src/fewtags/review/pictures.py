@@ -1,7 +1,7 @@
-"""The pictures of a review: thumbnails that are made once, larger views, and what a file's content was.
+"""The pictures of a review: cached thumbnails, larger views, and content hashes.
 
-A client names an image by its number in the dataset and never by a path. A file that lies outside the dataset's folder
-in the end, behind a symbolic link or `..`, is not shown.
+A client refers to an image by its index in the dataset, never by a path. A file that is outside the dataset's folder
+after resolving symbolic links and `..` is not shown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fewtags.data.images import FORMATS, LYING, ORIENTATION, BadImage, open_imag
 from fewtags.errors import UserError
 
 THUMBNAIL, LARGE = 320, 1600  # longest side, in pixels
-IDLE = 0.5  # seconds without a request, before the background makes the next thumbnail
+IDLE = 0.5  # seconds without a request before the next thumbnail is made in the background
 
 
 class NotShown(UserError):
@@ -30,34 +30,34 @@ class NotShown(UserError):
 
 class Pictures:
     def __init__(self, annotations: Annotations, folder: Path):
-        """Thumbnails are kept in `folder`, under names that change with the image file."""
+        """Thumbnails are cached in `folder`, under names that change with the image file."""
         self.annotations, self.folder = annotations, folder
         self._root = annotations.root.resolve()
         self._hashes: dict[int, tuple[tuple[int, int], str]] = {}
         self._last_request = 0.0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self.made = 0  # how far the background is
+        self.made = 0  # progress of the background thread
 
     def path(self, row: int) -> Path:
-        """The image's file, every symbolic link resolved. Raises NotShown."""
+        """The image's file, with symbolic links resolved. Raises NotShown."""
         if not 0 <= row < len(self.annotations):
             raise NotShown(f"There is no image {row}.")
         name = self.annotations.images[row]
         file = (self._root / name).resolve()
         if not file.is_relative_to(self._root):
-            raise NotShown(f"{name} lies outside the dataset's folder, perhaps behind a symbolic link.")
+            raise NotShown(f"{name} is outside the dataset's folder, perhaps through a symbolic link.")
         if not file.is_file():
-            raise NotShown(f"{name} is missing: moved or deleted since training?")
+            raise NotShown(f"{name} is missing; was it moved or deleted since training?")
         return file
 
     def thumbnail(self, row: int) -> bytes:
-        """A JPEG; made when it is not there yet."""
+        """A JPEG; created if it does not exist yet."""
         self._last_request = time.monotonic()
         return self._thumbnail(row)
 
     def large(self, row: int, side: int = LARGE) -> bytes:
-        """A JPEG, large enough to look at closely."""
+        """A JPEG, large enough to inspect."""
         self._last_request = time.monotonic()
         return as_jpeg(_fit(self.path(row), side))
 
@@ -66,7 +66,7 @@ class Pictures:
         return _fit(self.path(row), LARGE)
 
     def content_hash(self, row: int) -> str:
-        """SHA-256 of the file, "" where there is none."""
+        """SHA-256 of the file, "" if there is none."""
         try:
             file = self.path(row)
             state = _state(file)
@@ -84,9 +84,9 @@ class Pictures:
         if file.is_file():
             return file.read_bytes()
         content = as_jpeg(_fit(path, THUMBNAIL))
-        with suppress(OSError):  # where nothing can be kept, it is made again the next time
+        with suppress(OSError):  # if it cannot be saved, it is made again next time
             file.parent.mkdir(parents=True, exist_ok=True)
-            # Two requests may make the same one: each writes a file of its own, and the last one stays.
+            # Two requests may make the same one: each writes its own file, and the last one wins.
             beside = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
             beside.write_bytes(content)
             beside.replace(file)
@@ -95,7 +95,7 @@ class Pictures:
     # --- in the background ---
 
     def start(self) -> None:
-        """Make all thumbnails, one after the other, whenever nobody asks for anything."""
+        """Make all thumbnails, one by one, while the server is idle."""
         self._thread = threading.Thread(target=self._make_all, name="thumbnails", daemon=True)
         self._thread.start()
 
@@ -114,7 +114,7 @@ class Pictures:
                 self._thumbnail(row)
                 self.content_hash(row)
             except (NotShown, BadImage, OSError):
-                pass  # its tile will say why
+                pass  # its tile shows the reason
             self.made = row + 1
 
 

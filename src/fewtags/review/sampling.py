@@ -1,22 +1,22 @@
-"""What a random sample of decided suggestions tells about all of them."""
+"""Estimates the share of right suggestions from a random sample of decided ones."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-ENOUGH = 0.05  # half the width of the interval at which more answers hardly pay
+ENOUGH = 0.05  # half-width of the interval below which more answers hardly help
 Z = 1.96  # 95 %
 
 
 @dataclass(frozen=True)
 class Precision:
-    """Share of right suggestions among `population`, estimated from `right` of `seen` drawn at random."""
+    """Share of right suggestions among `population`, estimated from `right` out of `seen` random ones."""
 
     right: int
     seen: int
     population: int
-    unsure: int = 0  # answers that say neither; they are not in `seen`
+    unsure: int = 0  # answers that are neither; not counted in `seen`
 
     @property
     def share(self) -> float | None:
@@ -24,10 +24,10 @@ class Precision:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % by Wilson's formula; narrower the larger the part of the population that was seen."""
+        """95 % Wilson interval, with finite population correction."""
         if not self.seen:
             return 0.0, 1.0
-        # A sample of n out of N tells as much as one of n (N - 1) / (N - n) out of very many.
+        # A sample of n out of N is worth as much as one of n (N - 1) / (N - n) out of infinitely many.
         unseen = self.population - self.unsure - self.seen
         if unseen <= 0:
             return self.right / self.seen, self.right / self.seen
@@ -44,7 +44,7 @@ class Precision:
 
     @property
     def still_needed(self) -> int:
-        """About so many more answers until it is enough, if they come out like those so far."""
+        """Approximate number of further answers needed, if they turn out like those so far."""
         if self.enough:
             return 0
         guess = self.share if self.seen >= 10 and self.share is not None else 0.5

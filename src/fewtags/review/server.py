@@ -1,17 +1,17 @@
-"""The review page's server: what the page asks for, as JSON and pictures. The work is done by `session`.
+"""The review page's server: the page's API, as JSON and pictures. The work is done by `session`.
 
     GET  /api/session                           the run, who reviews, the categories with their counts
     GET  /api/queues?tag=dog&queue=missing...   opens a queue; it has an id
-    GET  /api/queues/ID?offset=0&limit=60&seen=24   some of its stacks; what is behind the first `seen` is ranked anew
-    GET  /api/above?tag=dog&lowest=0.9          everything a bulk decision would be about, and a sample to look at
+    GET  /api/queues/ID?offset=0&limit=60&seen=24   some of its stacks; those after the first `seen` are re-ranked
+    GET  /api/above?tag=dog&lowest=0.9          everything a bulk decision would cover, and a sample to inspect
     POST /api/decisions                         {"queue": "missing", "answers": [{"image", "tag", "label", "version"}]}
     POST /api/undo                              {"step": 12}, or null for the last one
-    GET  /api/changes?since=120                 what was decided since, in whatever window
+    GET  /api/changes?since=120                 decisions since then, in any window
     GET  /api/images/7                          all its tags
     GET  /api/images/7/evidence?tag=dog         why one is suggested
     GET  /api/images/7/thumbnail, /large, /heat?tag=dog
 
-An image is named by its number and a category by its name. Answers to POST mean that it is on the disk.
+Images are identified by index and categories by name. A response to POST means that the data is on disk.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fewtags.review.session import Answer, LiveQueue, QueueName, ReviewSession, 
 from fewtags.review.store import Conflict, Decision
 
 STATIC = Path(str(files("fewtags.review") / "static"))
-MOST_QUEUES = 64  # a window has one; the one that was not used for longest is forgotten
+MOST_QUEUES = 64  # one per window; the least recently used is dropped
 SAMPLE = 24  # images shown before a bulk decision
 KEEP_PICTURE = {"cache-control": "private, max-age=3600"}
 
@@ -65,7 +65,7 @@ class UndoBody(BaseModel):
 
 
 class ViewQuery(BaseModel):
-    """A `View`, as it stands in an address."""
+    """A `View` from the query string."""
 
     model_config = ConfigDict(extra="forbid")
     tag: str
@@ -83,7 +83,7 @@ class ViewQuery(BaseModel):
 
 
 class OpenQueues:
-    """The queues that windows look at, by id."""
+    """The open queues, by id."""
 
     def __init__(self) -> None:
         self._queues: OrderedDict[str, LiveQueue] = OrderedDict()
@@ -114,7 +114,7 @@ def make_app(
     token: str,
     read_only: bool = False,
 ) -> FastAPI:
-    """The whole application, guarded. `about` is told to the page as it is: the run, its method, the reviewer."""
+    """The whole application, guarded. `about` is passed to the page unchanged: the run, its method, the reviewer."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     queues = OpenQueues()
 
@@ -147,7 +147,7 @@ def make_app(
     ) -> Response:
         live = queues.get(name)
         if live is None:
-            return JSONResponse({"error": "This queue is not open any more; open it again."}, 404)
+            return JSONResponse({"error": "This queue is no longer open; open it again."}, 404)
         with session.lock:
             live.follow(seen)
             return JSONResponse({**queue_json(session, live), "stacks": stacks_json(session, live, offset, limit)})
@@ -222,7 +222,7 @@ def make_app(
         if heat_maps is None:
             raise NotShown("This run has no heat maps.")
         check_row(session, image)
-        session.column(tag)  # names a tag that does not exist
+        session.column(tag)  # raises if there is no such tag
         return Response(heat_maps.picture(image, tag), media_type="image/jpeg")
 
     @app.exception_handler(Conflict)
@@ -233,12 +233,12 @@ def make_app(
     @app.exception_handler(UserError)
     def on_mistake(request: Request, error: UserError) -> Response:
         status = 404 if isinstance(error, NotShown | BadImage) else 400
-        message = error.reason if isinstance(error, BadImage) else str(error)  # the path is nobody's business
+        message = error.reason if isinstance(error, BadImage) else str(error)  # do not reveal the path
         return JSONResponse({"error": message}, status)
 
     @app.exception_handler(sqlite3.Error)
     def on_unwritten(request: Request, error: sqlite3.Error) -> Response:
-        return JSONResponse({"error": f"It could not be written: {error}. Nothing of it was kept."}, 507)
+        return JSONResponse({"error": f"The decision could not be written: {error}. Nothing was saved."}, 507)
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
 
@@ -326,7 +326,7 @@ def label_json(session: ReviewSession, row: int, column: int) -> dict[str, Any]:
 
 
 def labels_json(session: ReviewSession, rows: list[Decision]) -> list[dict[str, Any]]:
-    """The labels that these rows of the store are about, as they are now."""
+    """The current labels that these rows of the store concern."""
     with session.lock:
         places = dict.fromkeys(place for row in rows if (place := session.place(row)) is not None)
         names = session.annotations.categories

@@ -1,9 +1,9 @@
-"""A review without its page: labels, a model that learns with every decision, and the queues that it ranks.
+"""A review without its page: labels, a model that learns from every decision, and the queues it ranks.
 
     session = ReviewSession(annotations, unit_features, store, run="voc-10")
-    queue = session.queue(View("dog"))              # stacks of images, the likeliest first
+    queue = session.queue(View("dog"))              # stacks of images, most likely first
     session.decide([Answer(row, "dog", PRESENT) for row in queue.rows(0)], queue="missing")
-    queue = session.queue(View("dog"))              # the rest, ranked by what was learned
+    queue = session.queue(View("dog"))              # the rest, re-ranked by the updated model
     session.undo()
 
 The store is the authority. The closed form is fitted to the given labels once; what the decisions teach beyond it
@@ -43,36 +43,36 @@ _CATEGORIES_AT_ONCE = 16  # bounds the memory while all categories are ranked on
 
 @dataclass(frozen=True)
 class Answer:
-    """What somebody says about a tag of an image, and the version of the label they saw."""
+    """A reviewer's answer about a tag of an image, and the version of the label they saw."""
 
     row: int
     category: str
     label: int  # PRESENT, ABSENT, or UNKNOWN: "unsure"
-    version: int | None = None  # None: whatever it is
+    version: int | None = None  # None: any
 
 
 @dataclass(frozen=True)
 class View:
-    """Which labels to look at, and in which order."""
+    """Which labels to show, and in which order."""
 
     category: str
     queue: QueueName = "missing"
     status: Status = "open"
-    lowest: float | None = None  # probability; None: as low as the queue is meant to go
+    lowest: float | None = None  # probability; None: the queue's default
     highest: float = 1.0
-    text: str = ""  # in the name of the image
-    together_with: str = ""  # another tag that the image is known to have
+    text: str = ""  # substring of the image name
+    together_with: str = ""  # another tag the image must be known to have
     reviewer: str = ""  # who decided
     stacks: bool = True
 
 
 @dataclass(frozen=True)
 class Queue:
-    """Stacks of images in order. A stack is one image, or a burst that is decided at once."""
+    """Stacks of images in order. A stack is one image, or a burst that is decided together."""
 
-    order: np.ndarray  # [M] rows; those of a stack are neighbours
-    starts: np.ndarray  # [S + 1] where in `order` each stack begins, and the end
-    out_of: int  # images there would be without the filters
+    order: np.ndarray  # [M] rows; those of a stack are adjacent
+    starts: np.ndarray  # [S + 1] start of each stack in `order`, and the end
+    out_of: int  # number of images without the filters
 
     def __len__(self) -> int:
         """Number of stacks."""
@@ -82,7 +82,7 @@ class Queue:
         return self.order[self.starts[stack] : self.starts[stack + 1]]
 
     def first(self, number: int) -> Queue:
-        """The first so many stacks."""
+        """The first `number` stacks."""
         starts = self.starts[: number + 1]
         return Queue(self.order[: starts[-1]], starts, self.out_of)
 
@@ -111,22 +111,22 @@ class Tag:
     label: int
     given: int
     probability: float
-    suggested: bool  # unknown, undecided, and the model believes in it
+    suggested: bool  # unknown, undecided, and predicted by the model
     version: int
     decision: Decision | None
 
 
 @dataclass(frozen=True)
 class Chances:
-    """Of one category, for all images."""
+    """Probabilities of one category for all images."""
 
-    present: np.ndarray  # [N] probability of presence, whatever was said
-    missing: np.ndarray  # [N] probability of presence where nothing was said
+    present: np.ndarray  # [N] probability of presence, whatever the label
+    missing: np.ndarray  # [N] probability of presence if the label is unknown
 
 
 @dataclass
 class _Category:
-    """What a session remembers of a category."""
+    """The state of a category in a session."""
 
     sample: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # see `estimate`
     known_absences: float = 0.0  # share of the absences that were given
@@ -164,12 +164,12 @@ class ReviewSession:
         self.given = annotations.labels
         self.labels = annotations.labels.copy()
         self._known = annotations.known_positives
-        self.lock = threading.RLock()  # requests come in threads; labels, model and counts change together
-        self.last_id = 0  # of the rows of the store, the last one that was taken in
+        self.lock = threading.RLock()  # requests run in threads; labels, model and counts change together
+        self.last_id = 0  # of the last row of the store that was applied
         self._row = {image: row for row, image in enumerate(annotations.images)}
         self._column = {name: column for column, name in enumerate(annotations.categories)}
         self._versions: dict[tuple[int, int], int] = {}
-        self._history: dict[tuple[int, int], list[Decision]] = {}  # decisions about a label that were not undone
+        self._history: dict[tuple[int, int], list[Decision]] = {}  # decisions about a label that stand
         self._categories = [_Category() for _ in annotations.categories]
         self.leaders = burst_leaders(unit_features).numpy()
         self.model = self._fit(named)
@@ -189,7 +189,7 @@ class ReviewSession:
         return Discriminant.of(DiscriminantSums.of(features, labels), features, labels, names=names, named=named)
 
     def _look_at_all(self) -> None:
-        """Rank every category once, before any decision: the counts, and what random samples are drawn from."""
+        """Rank every category once, before any decision: for the counts, and to draw random samples from."""
         for first in range(0, len(self._categories), _CATEGORIES_AT_ONCE):
             some = slice(first, first + _CATEGORIES_AT_ONCE)
             odds = self.model.log_odds(self._scores(slice(None), some), some)
@@ -223,9 +223,9 @@ class ReviewSession:
     # --- decisions ---
 
     def decide(self, answers: Sequence[Answer], *, queue: str, reviewer: str | None = None) -> list[Decision]:
-        """Write the answers as one step, durably, and learn from them.
+        """Write the answers durably as one step, and learn from them.
 
-        Raises Conflict, and writes nothing, where a label changed since the version that was seen.
+        Raises Conflict, and writes nothing, if a label has changed since the version that was seen.
         """
         hashes = {answer.row: self.content_hash(answer.row) for answer in answers}  # reads files: before the lock
         with self.lock:
@@ -247,7 +247,7 @@ class ReviewSession:
         )
 
     def undo(self, step: int | None = None, *, reviewer: str | None = None) -> list[Decision]:
-        """Take back a step, by default the last one; the rows that say so, none when there is nothing to undo."""
+        """Undo a step (default: the last one); returns the rows written, none if there is nothing to undo."""
         with self.lock:
             step = self.store.last_step() if step is None else step
             if step is None:
@@ -257,7 +257,7 @@ class ReviewSession:
             return rows
 
     def refresh(self) -> None:
-        """Take in what was written to the store since, by this or another process."""
+        """Apply what was written to the store since the last call, by this or another process."""
         with self.lock:
             self._learn({label for decision in self.store.since(self.last_id) if (label := self._remember(decision))})
 
@@ -274,7 +274,7 @@ class ReviewSession:
         return place
 
     def place(self, decision: Decision) -> tuple[int, int] | None:
-        """Row and column of the label; None where this run does not have the image or the category."""
+        """Row and column of the label; None if this run does not have the image or the category."""
         row, column = self._row.get(decision.image), self._column.get(decision.category)
         return None if row is None or column is None else (row, column)
 
@@ -293,11 +293,11 @@ class ReviewSession:
         return self._versions.get((row, column), 0)
 
     def decision(self, row: int, column: int) -> Decision | None:
-        """What holds for a label, where somebody decided about it."""
+        """The current decision about a label, if any."""
         return self._categories[column].decided.get(row)
 
     def stamp(self, category: str) -> int:
-        """Grows with every change of a label of the category."""
+        """Increases with every label change in the category."""
         return self._categories[self.column(category)].stamp
 
     # --- probabilities ---
@@ -355,7 +355,7 @@ class ReviewSession:
         return math.log(hidden / max(1 - float(self._categories[column].known_absences), 1e-6))
 
     def threshold(self, column: int, *, given: int = UNKNOWN) -> float:
-        """From which chance on the model believes in the tag, of an image with this given label."""
+        """The threshold on the chance for an image with this given label."""
         present = self.model.thresholds[column].numpy()
         return float(self._if_unknown(column, present) if given == UNKNOWN else present)
 
@@ -370,7 +370,7 @@ class ReviewSession:
     # --- queues ---
 
     def queue(self, view: View, after: Queue | None = None) -> Queue:
-        """What a view shows, by the model as it is now; with `after`, that queue first and then all it lacks."""
+        """What a view shows, ranked by the current model; with `after`, that queue first and then the rest."""
         with self.lock:
             column = self.column(view.category)
             member, worth = self._members(column, view)
@@ -383,7 +383,7 @@ class ReviewSession:
             return queue if after is None else after.followed_by(queue)
 
     def _members(self, column: int, view: View) -> tuple[np.ndarray, np.ndarray]:
-        """[N] which images the queue is about, with the asked status, and their probabilities."""
+        """[N] which images are in the queue, with the requested status, and their probabilities."""
         given = PRESENT if view.queue == "doubtful" else UNKNOWN
         member = (self.given[:, column] == given) & self.readable & self._has_status(column, view.status)
         chances = self.chances(column)
@@ -406,7 +406,7 @@ class ReviewSession:
         return decided & (self.labels[:, column] == {"present": PRESENT, "absent": ABSENT, "unsure": UNKNOWN}[status])
 
     def decided(self, column: int) -> np.ndarray:
-        """[N] mask of the images that somebody decided about."""
+        """[N] mask of the decided images."""
         mask = np.zeros(len(self), dtype=bool)
         mask[list(self._categories[column].decided)] = True
         return mask
@@ -416,7 +416,7 @@ class ReviewSession:
         if view.lowest is None and view.status == "open" and view.queue == "missing":
             low = self.threshold(column)
         if view.lowest is None and view.status == "open" and view.queue == "doubtful":
-            high = min(high, float(self.model.thresholds[column]))  # tags that the model would not give
+            high = min(high, float(self.model.thresholds[column]))  # tags the model does not predict
         chosen = (worth >= (low or 0.0)) & (worth <= high)
         if view.text:
             text = view.text.lower()
@@ -429,7 +429,7 @@ class ReviewSession:
         return chosen
 
     def _rank(self, column: int, view: View, rows: np.ndarray, worth: np.ndarray) -> np.ndarray:
-        """[M] the smallest comes first."""
+        """[M] sort key; the smallest comes first."""
         if view.queue == "random":
             place = np.empty(len(self), dtype=np.int64)
             sample = self._categories[column].sample
@@ -440,12 +440,12 @@ class ReviewSession:
         return np.abs(worth[rows] - 0.5) if view.queue == "uncertain" else -worth[rows]
 
     def _stacked(self, rows: np.ndarray, out_of: int, stacks: bool) -> Queue:
-        """Images of one burst are put behind the first of them."""
+        """Images of a burst are placed after its first one."""
         place = np.arange(len(rows))
         if stacks:
             leader = self.leaders[rows]
             first = np.empty(len(self), dtype=np.int64)
-            first[leader[::-1]] = place[::-1]  # of several assignments the last one stays: the smallest place
+            first[leader[::-1]] = place[::-1]  # the last assignment wins: the smallest position
             place = first[leader]
             by_stack = np.argsort(place, kind="stable")
             rows, place = rows[by_stack], place[by_stack]
@@ -453,12 +453,12 @@ class ReviewSession:
         return Queue(rows, starts, out_of)
 
     def probabilities(self, view: View, rows: np.ndarray) -> np.ndarray:
-        """Of some rows, as this view's queue shows them."""
+        """Probabilities of some rows, as shown in this view's queue."""
         with self.lock:
             _, worth = self._members(self.column(view.category), view)
             return worth[rows]
 
-    # --- what is shown beside a queue ---
+    # --- what is shown next to a queue ---
 
     def _suggested(self, column: int, chances: Chances) -> np.ndarray:
         return self._undecided(column) & (chances.present >= float(self.model.thresholds[column]))
@@ -497,10 +497,10 @@ class ReviewSession:
         return [self.summary(name) for name in self.annotations.categories]
 
     def estimate(self, category: str) -> Precision:
-        """How many of the suggestions before any decision were right, by those decided in the order of the sample.
+        """The share of right suggestions (before any decision), estimated from those decided in sample order.
 
-        Only answers up to the first one that is still open count: whoever picks from the sample what is easy would
-        bend the estimate. It does not matter in which queue the answer was given.
+        Only answers up to the first undecided one count: picking the easy ones from the sample would
+        bias the estimate. It does not matter in which queue the answer was given.
         """
         with self.lock:
             about = self._categories[self.column(category)]
@@ -535,7 +535,7 @@ class ReviewSession:
         return Tag(name, label, given, float(chance[0]), suggested, version, decision)
 
     def nearest_positives(self, row: int, category: str, number: int = 3) -> list[tuple[int, float]]:
-        """Known positives that look most like an image, with their cosine."""
+        """Known positives most similar to an image, with their cosine."""
         with self.lock:
             known = (self.labels[:, self.column(category)] == PRESENT) & self.readable
             known[row] = False
@@ -553,7 +553,7 @@ def _keep_last(kept: OrderedDict[int, Any], column: int) -> None:
 
 
 class LiveQueue:
-    """A queue as a screen shows it: what was seen keeps its place, what comes after it follows the model."""
+    """A queue on screen: what was seen keeps its position, the rest is re-ranked by the model."""
 
     def __init__(self, session: ReviewSession, view: View):
         self.session, self.view = session, view
@@ -561,7 +561,7 @@ class LiveQueue:
         self.queue = session.queue(view)
 
     def follow(self, seen: int) -> Queue:
-        """Rank what is behind the first `seen` stacks anew, where labels of the category changed."""
+        """Re-rank everything after the first `seen` stacks, if labels of the category have changed."""
         with self.session.lock:
             self.session.refresh()
             stamp = self.session.stamp(self.view.category)

@@ -1,18 +1,18 @@
-"""Decisions of people about single labels, in one SQLite file that only grows.
+"""Decisions of reviewers about single labels, in one append-only SQLite file.
 
-A row says that somebody set the label of one image and category from `old` to `new`. Rows are never changed: an undo is
-a row of its own that points to the row it takes back (`undo_of`). Rows written together share a `step`, and a step is
-undone as a whole. `append` returns when the rows would survive a power cut.
+A row says that a reviewer set the label of one image and category from `old` to `new`. Rows are never changed: an undo
+is a separate row that points to the row it reverts (`undo_of`). Rows written together share a `step`, and a step is
+undone as a whole. `append` returns once the rows are durable.
 
     store = DecisionStore(decisions_file(run))
     store.append([Draft("a.jpg", "dog", old=UNKNOWN, new=PRESENT)], reviewer="ann", queue="missing", run="voc-10")
     store.labels()  # {("a.jpg", "dog"): 1}
     store.undo(store.last_step(), reviewer="ann")
 
-"Unsure" is a decision for UNKNOWN. It is in `labels()`, while a decision that was undone is not.
+"Unsure" is a decision for UNKNOWN. It is in `labels()`; an undone decision is not.
 
-The `version` of a label is the id of the last row about it, 0 where there is none. Who decides says which version they
-saw; when somebody else was there in between, nothing is written and `Conflict` tells what they did.
+The `version` of a label is the id of the last row about it, 0 if there is none. Callers pass the version they
+saw; if somebody else decided in between, nothing is written and `Conflict` says what they did.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CREATE INDEX decisions_step ON decisions (step);
 CREATE TRIGGER decisions_stay BEFORE UPDATE ON decisions BEGIN SELECT RAISE(ABORT, 'decisions are never changed'); END;
 CREATE TRIGGER decisions_keep BEFORE DELETE ON decisions BEGIN SELECT RAISE(ABORT, 'decisions are never deleted'); END;
 """
-# What holds: neither an undo nor undone; the last such row of a label is its state.
+# Rows that stand: neither an undo nor undone; the last such row of a label is its state.
 STANDING = "undo_of IS NULL AND NOT EXISTS (SELECT 1 FROM decisions u WHERE u.undo_of = d.id)"
 
 
@@ -65,8 +65,8 @@ class Draft:
     category: str
     old: int
     new: int
-    content_hash: str = ""  # of the file that was looked at
-    version: int | None = None  # the one that was seen; None: whatever it is
+    content_hash: str = ""  # of the file that was shown
+    version: int | None = None  # the one that was seen; None: any
 
 
 @dataclass(frozen=True)
@@ -105,27 +105,27 @@ class Counts:
 
 
 class Conflict(UserError):
-    """Somebody else decided about the same label since it was seen; `others` are the last rows about those labels."""
+    """Somebody else changed the same label since it was seen; `others` are the last rows about those labels."""
 
     def __init__(self, others: Sequence[Decision]):
         first = others[0]
         super().__init__(
-            f"{first.reviewer or 'Somebody'} decided about '{first.category}' of {first.image} at {first.decided_at}, "
-            "after you saw it; look at it again."
+            f"{first.reviewer or 'Somebody'} changed '{first.category}' of {first.image} at {first.decided_at}, "
+            "after you saw it; check it again."
         )
         self.others = list(others)
 
 
 def decisions_file(run: Path) -> Path:
-    """Where the decisions of a run are."""
+    """The file with a run's decisions."""
     return RunFolder(Path(run)).review / "decisions.sqlite"
 
 
 class DecisionStore:
     def __init__(self, file: Path | None, *, read_only: bool = False):
-        """Open or create the file; `read_only` needs one that exists and never writes. None: kept in memory."""
+        """Open or create the file; `read_only` requires an existing one and never writes. None: in memory."""
         self.file, self.read_only = file, read_only and file is not None
-        self._lock = threading.RLock()  # one connection for all threads, and a transaction at a time
+        self._lock = threading.RLock()  # one connection for all threads, one transaction at a time
         place = ":memory:" if file is None else self._place(Path(file))
         try:
             self._connection = sqlite3.connect(place, uri=True, check_same_thread=False, isolation_level=None)
@@ -141,7 +141,7 @@ class DecisionStore:
 
     def _place(self, file: Path) -> str:
         if self.read_only and not file.is_file():
-            raise UserError(f"{file} does not exist: nobody has decided anything about this run yet.")
+            raise UserError(f"{file} does not exist: this run has not been reviewed yet.")
         if not self.read_only:
             file.parent.mkdir(parents=True, exist_ok=True)
         return f"{file.absolute().as_uri()}?mode={'ro' if self.read_only else 'rwc'}"
@@ -150,7 +150,7 @@ class DecisionStore:
         self._connection.execute("PRAGMA busy_timeout = 10000")
         if not self.read_only:
             self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")  # a commit returns when it is on the disk
+            self._connection.execute("PRAGMA synchronous = FULL")  # a commit returns once it is on disk
             with self._transaction():
                 if not self._schema():
                     for statement in TABLE.split(";\n"):
@@ -172,14 +172,14 @@ class DecisionStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Nobody else writes in between, in this or in another process; all of it is written or nothing."""
+        """A transaction: exclusive across threads and processes, all or nothing."""
         with self._lock:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
                 self._connection.execute("COMMIT")
             except BaseException:
-                if self._connection.in_transaction:  # a full disk has ended it already
+                if self._connection.in_transaction:  # a full disk has already ended it
                     self._connection.execute("ROLLBACK")
                 raise
 
@@ -196,7 +196,7 @@ class DecisionStore:
     # --- writing ---
 
     def append(self, drafts: Sequence[Draft], *, reviewer: str, queue: str, run: str) -> list[Decision]:
-        """Write all of them as one step, or, by raising Conflict, none."""
+        """Write all of them as one step, or none and raise Conflict."""
         with self._transaction():
             seen = [(d, self._last_about((d.image, d.category))) for d in drafts if d.version is not None]
             others = [last for draft, last in seen if last is not None and last.id != draft.version]
@@ -213,11 +213,11 @@ class DecisionStore:
         return rows
 
     def undo(self, step: int, *, reviewer: str) -> list[Decision]:
-        """Take back a whole step. Conflict where one of its labels was decided again since."""
+        """Undo a whole step. Raises Conflict if one of its labels was changed since."""
         with self._transaction():
             taken_back = list(self._select(f"WHERE step = ? AND {STANDING} ORDER BY id DESC", (step,)))
             if not taken_back:
-                raise UserError(f"Step {step} cannot be undone: there is none, or it was undone before.")
+                raise UserError(f"Step {step} cannot be undone: it does not exist or is already undone.")
             last = {d.label: self._last_about(d.label) for d in taken_back}
             in_step = {d.id for d in taken_back}
             others = [d for d in last.values() if d is not None and not self._rests_on(d, in_step)]
@@ -259,22 +259,22 @@ class DecisionStore:
     # --- reading ---
 
     def __iter__(self) -> Iterator[Decision]:
-        """Every row that was ever written, in order, undone ones and undos too."""
+        """Every row ever written, in order, including undone ones and undos."""
         return iter(self._select("ORDER BY id"))
 
     def standing(self) -> Iterator[Decision]:
-        """The decision that holds for each decided label, in order of time."""
+        """The current decision about each decided label, oldest first."""
         yield from self._select(
             f"JOIN (SELECT MAX(id) AS last FROM decisions d WHERE {STANDING} GROUP BY image, category) "
             "ON d.id = last ORDER BY d.id"
         )
 
     def labels(self) -> dict[Label, int]:
-        """What was decided, as it holds now: 1 present, -1 absent, 0 unsure."""
+        """The current decisions: 1 present, -1 absent, 0 unsure."""
         return {decision.label: decision.new for decision in self.standing()}
 
     def counts(self, category: str | None = None) -> Counts:
-        """Of the decided labels, of all categories or of one."""
+        """Counts of the decided labels, of all categories or of one."""
         return (
             self.counts_by_category().get(category, Counts()) if category is not None else count_labels(self.standing())
         )
@@ -286,7 +286,7 @@ class DecisionStore:
         return {category: count_labels(decisions) for category, decisions in by_category.items()}
 
     def versions(self) -> dict[Label, int]:
-        """The id of the last row about each label, undos included; labels without any are not there."""
+        """The id of the last row about each label, including undos; labels without rows are omitted."""
         with self._lock:
             rows = self._connection.execute("SELECT image, category, MAX(id) FROM decisions GROUP BY image, category")
             return {(image, category): last for image, category, last in rows}
@@ -298,11 +298,11 @@ class DecisionStore:
         return rows[0].step if rows else None
 
     def last_id(self) -> int:
-        """Grows with every row: who remembers it can ask for what came `since`."""
+        """Increases with every row; pass it to `since` to get newer rows."""
         return self._next_id() - 1
 
     def since(self, last_id: int) -> list[Decision]:
-        """Rows that were written after the one of this id."""
+        """Rows written after the one with this id."""
         return self._select("WHERE id > ? ORDER BY id", (last_id,))
 
     def _last_about(self, label: Label) -> Decision | None:

@@ -3,9 +3,9 @@
     GET  /healthz      the process answers
     GET  /readyz       the model answered its first batch; 503 until then, and while stopping
     GET  /metrics      Prometheus
-    GET  /openapi.json what it takes and gives
+    GET  /openapi.json the API schema
 
-Images come in the request and nowhere else: no path and no address that a client names is ever read.
+Images come only from the request: no path or URL given by a client is ever read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fewtags import __version__
 from fewtags.data.images import UPLOAD, BadImage, num_pixels, open_resized
 from fewtags.serve.batching import Batcher, QueueFull
 
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # upper ends of the latency's histogram
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # upper bounds of the latency histogram
 
 
 class Tagger(Protocol):
@@ -49,14 +49,14 @@ class Limits:
     bytes: int = 20 * 1024**2  # of one request
     pixels: int = 50_000_000  # of one image
     images: int = 16  # in one request
-    seconds: float = 30.0  # that a request may take
+    seconds: float = 30.0  # per request
     queue: int = 128  # images that may wait
     batch: int = 16
 
 
 @dataclass
 class Counters:
-    """What /metrics tells."""
+    """The counters of /metrics."""
 
     requests: dict[int, int] = field(default_factory=dict)  # by status
     images: int = 0
@@ -72,9 +72,9 @@ class Counters:
 
 class ImageTags(BaseModel):
     name: str | None
-    """The file name in the form; none for an image in the body."""
+    """The file name in the form; null for an image in the body."""
     tags: dict[str, float]
-    """Tags given, with their probabilities, most probable first."""
+    """Predicted tags with probabilities, most probable first."""
     error: str | None = None
     """Why this image could not be read."""
 
@@ -93,7 +93,7 @@ def create_app(tagger: Tagger, limits: Limits | None = None, api_key: str | None
         yield
         await asyncio.to_thread(server.stop)
 
-    # The interactive pages of FastAPI load scripts from a CDN, so they are off; /openapi.json is there.
+    # FastAPI's interactive pages load scripts from a CDN, so they are disabled; /openapi.json is available.
     app = FastAPI(title="fewtags", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.server = server
 
@@ -141,7 +141,7 @@ def create_app(tagger: Tagger, limits: Limits | None = None, api_key: str | None
         threshold: Annotated[float | None, "0 to 1; the model's own by default"] = None,
         top: int | None = None,
     ) -> Answer:
-        """Tags of an image (the body) or of several (a form). An image that cannot be read has an error instead."""
+        """Tags of an image (the body) or of several (a form). An unreadable image has an error instead."""
         server.authorise(request)
         if threshold is not None and not 0 <= threshold <= 1:
             raise HTTPException(422, "threshold should be a number from 0 to 1")
@@ -153,19 +153,19 @@ def create_app(tagger: Tagger, limits: Limits | None = None, api_key: str | None
 
 
 class Server:
-    """The model behind its queue, the threads that open pictures, and the limits."""
+    """The model with its queue, the decoding threads, and the limits."""
 
     def __init__(self, tagger: Tagger, limits: Limits, api_key: str | None):
         self.tagger, self.limits, self.api_key = tagger, limits, api_key
         self.counters = Counters()
         self.ready = False
-        self.waiting = 0  # images taken in and not answered yet
+        self.waiting = 0  # images accepted but not answered yet
 
     def start(self) -> None:
         self.batcher = Batcher(self.tagger.probabilities, max_batch=self.limits.batch, max_queue=self.limits.queue)
         self.openers = ThreadPoolExecutor(2, thread_name_prefix="fewtags-open")
         blank = np.zeros((3, self.tagger.size, self.tagger.size), np.uint8)
-        self.batcher.submit(blank).result()  # the first batch of anything is slow
+        self.batcher.submit(blank).result()  # the first batch is slow
         self.ready = True
 
     def stop(self) -> None:
@@ -197,7 +197,7 @@ class Server:
         )
 
     def reserve(self, number: int) -> None:
-        """Refuse at once what would only wait: pictures to be opened count too, so that memory stays bounded."""
+        """Reject immediately what would only wait: undecoded pictures count too, so memory stays bounded."""
         if self.waiting + number > self.limits.queue:
             raise HTTPException(429, "too many images are waiting; try again later", {"Retry-After": "1"})
         self.waiting += number
@@ -208,7 +208,7 @@ class Server:
             return [(None, content)]
         uploads = await form_files(request, content, self.limits.images)
         if not uploads:
-            raise HTTPException(422, "the form holds no file")
+            raise HTTPException(422, "the form contains no file")
         return uploads
 
     async def predict(self, content: bytes) -> np.ndarray | str:
@@ -236,7 +236,7 @@ class Server:
         return ImageTags(name=name, tags={self.tagger.categories[c]: round(float(row[c]), 6) for c in given})
 
     def metrics(self) -> str:
-        """In Prometheus' text form."""
+        """In the Prometheus text format."""
         counters = self.counters
         lines = ["# TYPE fewtags_requests_total counter"]
         lines += [f'fewtags_requests_total{{status="{s}"}} {n}' for s, n in sorted(counters.requests.items())]
@@ -254,21 +254,21 @@ class Server:
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """The body; more than `most` bytes of it are never kept."""
+    """The body; never more than `most` bytes are kept."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > most:
-        raise HTTPException(413, f"a request may have {most:,} bytes")
+        raise HTTPException(413, f"the request exceeds {most:,} bytes")
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size > most:
-            raise HTTPException(413, f"a request may have {most:,} bytes")
+            raise HTTPException(413, f"the request exceeds {most:,} bytes")
         parts.append(part)
     return b"".join(parts)
 
 
 async def form_files(request: Request, content: bytes, most: int) -> list[tuple[str | None, bytes]]:
-    """The files of a multipart form that was read already."""
+    """The files of a multipart form that was already read."""
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": content, "more_body": False}

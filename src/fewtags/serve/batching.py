@@ -1,7 +1,7 @@
-"""Requests that arrive together go through the model together.
+"""Dynamic batching: concurrent requests share a batch.
 
-One thread owns the model. It takes what is waiting, up to a batch, runs it, and answers each. The queue is bounded:
-when it is full a request is refused at once instead of waiting longer than its client will.
+One thread owns the model. It takes the waiting images, up to a batch, runs them, and answers each. The queue is
+bounded: when it is full, a request is rejected immediately instead of outlasting its client's patience.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Model = Callable[[np.ndarray], np.ndarray]  # pixels [N, 3, size, size] bytes ->
 
 
 class QueueFull(Exception):
-    """More is waiting than will be answered in time."""
+    """Too many images are waiting."""
 
 
 class Batcher:
@@ -26,12 +26,12 @@ class Batcher:
         self.model = model
         self.max_batch, self.max_wait = max_batch, max_wait
         self.waiting: queue.Queue[tuple[np.ndarray, Future[np.ndarray]] | None] = queue.Queue(max_queue)
-        self.batch_sizes: dict[int, int] = {}  # how many batches of each size were run, for the metrics
+        self.batch_sizes: dict[int, int] = {}  # number of batches by size, for the metrics
         self.thread = threading.Thread(target=self._work, name="fewtags-model", daemon=True)
         self.thread.start()
 
     def submit(self, pixels: np.ndarray) -> Future[np.ndarray]:
-        """One image [3, size, size]; its probabilities [C] come later. Raises QueueFull."""
+        """One image [3, size, size] -> a future with its probabilities [C]. Raises QueueFull."""
         answer: Future[np.ndarray] = Future()
         try:
             self.waiting.put_nowait((pixels, answer))
@@ -40,7 +40,7 @@ class Batcher:
         return answer
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Answer what is waiting, then end."""
+        """Answer everything that is waiting, then stop."""
         self.waiting.put(None)
         self.thread.join(timeout)
 
@@ -64,13 +64,13 @@ class Batcher:
             self._run([(pixels, answer) for pixels, answer in batch if answer.set_running_or_notify_cancel()])
 
     def _run(self, batch: list[tuple[np.ndarray, Future[np.ndarray]]]) -> None:
-        """A client that gave up meanwhile is no longer in the batch."""
+        """Requests whose client has given up are dropped from the batch."""
         if not batch:
             return
         self.batch_sizes[len(batch)] = self.batch_sizes.get(len(batch), 0) + 1
         try:
             rows = self.model(np.stack([pixels for pixels, _ in batch]))
-        except Exception as error:  # whatever the model raises belongs to these requests, not to the server
+        except Exception as error:  # an exception in the model fails these requests, not the server
             for _, answer in batch:
                 answer.set_exception(error)
             return

@@ -1,9 +1,9 @@
 """One reader per dataset layout, and the table of them.
 
-`read_annotations` looks at a folder or file, finds the layout and returns `Annotations`. What a reader understood is
-in their `notes`, what it stumbled on in their `findings`. To add a layout, write `detects_<name>` and `read_<name>`, a
-class of options if it has any of its own, and give them a row in FORMATS; from outside, call `register_format`, or
-name the row under the entry point group `fewtags.formats`.
+`read_annotations` inspects a folder or file, detects the layout and returns `Annotations`. Their `notes` say how the
+data was read, their `findings` what could not be used. To add a layout, write `detects_<name>` and `read_<name>`, a
+class of options if needed, and a row in FORMATS; from another package, call `register_format`, or
+list the row under the entry point group `fewtags.formats`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ FORMATS = {
         ),
         Format("labelstudio", "Label Studio JSON", detects_label_studio, read_label_studio, LabelStudioOptions),
         Format("fiftyone", "FiftyOne: labels.json or samples.json", detects_fiftyone, read_fiftyone, FiftyOneOptions),
-        Format("booru", "drawings with booru tags beside them", detects_booru, read_booru, BooruOptions),
+        Format("booru", "drawings with booru tag files", detects_booru, read_booru, BooruOptions),
         Format("sidecar", "images with same-name .txt files of tags", detects_sidecar, read_sidecar, SidecarOptions),
         Format(
             "keywords",
@@ -90,13 +90,13 @@ def register_format(format: Format) -> None:
 
 @cache
 def _load_plugins() -> None:
-    """Rows of other packages."""
+    """Adds the rows of other packages."""
     for format in plugins.loaded("fewtags.formats", Format):
         FORMATS.setdefault(format.name, format)
 
 
 def all_formats() -> dict[str, Format]:
-    """FORMATS with what other installed packages add."""
+    """FORMATS, including those of other installed packages."""
     _load_plugins()
     return FORMATS
 
@@ -106,7 +106,7 @@ def read_annotations(
 ) -> Annotations:
     """Read a dataset from a folder or file, or the images of a folder with their tags from a separate file.
 
-    `format` is a name in FORMATS, or "auto" to find out by looking. `options` are the fields of the options class of
+    `format` is a name in FORMATS, or "auto" to detect it. `options` are the fields of the options class of
     that format.
     """
     every = {field for row in all_formats().values() for field in row.options.model_fields}
@@ -117,7 +117,7 @@ def read_annotations(
     images = None
     if tags is not None:
         if not source.is_dir():
-            raise UserError(f"{source} should be the folder of the images that {tags} is about; it is a file.")
+            raise UserError(f"{source} should be the image folder for {tags}; it is a file.")
         source, images = existing(tags), source
     chosen = choose_format(source, format, options)
     settings = chosen.options.parse(options, f"Format '{chosen.name}'", owners(chosen))
@@ -133,13 +133,13 @@ def existing(path: str | Path) -> Path:
     try:
         if path.exists():
             return path
-    except (OSError, ValueError) as error:  # a name too long, or with a NUL in it
-        raise UserError(f"{str(path)!r} cannot be a path: {error}.") from None
+    except (OSError, ValueError) as error:  # a name that is too long, or contains NUL
+        raise UserError(f"{str(path)!r} is not a valid path: {error}.") from None
     raise UserError(f"{path} does not exist.")
 
 
 def owners(chosen: Format) -> dict[str, str]:
-    """Option -> the format that has it, for those that the chosen one has not."""
+    """Option -> the format that has it, for options the chosen format lacks."""
     return {
         name: f"format '{format.name}'"
         for format in reversed(all_formats().values())
@@ -158,13 +158,13 @@ def choose_format(path: Path, name: str, options: Mapping[str, Any] | None = Non
         matches = [format for format in formats.values() if format.rank == rank and format.detects(path)]
         if matches and (options or {}).keys() & {"tag_column"} and table_files(path):
             matches = [format for format in matches if "tag_column" in format.options.model_fields]
-            matches = matches or [formats["csv"]]  # somebody says that it has such a column, whatever it looks like
+            matches = matches or [formats["csv"]]  # the user says it has such a column
         if len(matches) == 1:
             return matches[0]
         if matches:
             found = " and ".join(f"{format.name} ({format.sentence})" for format in matches)
-            raise UserError(f"{path} can be read as {found}; choose one with format=, or name the file of the tags.")
-    raise UserError(f"{path} is in no layout that fewtags knows: {shape_of_path(path)} It reads {', '.join(formats)}.")
+            raise UserError(f"{path} can be read as {found}; choose one with format=, or pass the tag file.")
+    raise UserError(f"{path} is not in a known layout: {shape_of_path(path)} Known layouts: {', '.join(formats)}.")
 
 
 def shape_of_path(path: Path) -> str:
@@ -172,11 +172,11 @@ def shape_of_path(path: Path) -> str:
         return f"a file ending in '{path.suffix}'."
     names = sorted(entry.name for entry in path.iterdir())
     more = f" and {len(names) - 4:,} more" if len(names) > 4 else ""
-    return f"it holds {', '.join(names[:4])}{more}, and no tags beside the images." if names else "it is empty."
+    return f"it contains {', '.join(names[:4])}{more}, but no tags next to the images." if names else "it is empty."
 
 
 def split_by_lists(annotations: Annotations, options: ReadOptions) -> Annotations:
-    """Splits from list files, whose lines are image paths, file names or names without suffix."""
+    """Splits from list files; their lines are image paths, file names or names without suffix."""
     if options.train_list is None and options.test_list is None:
         return annotations
     splits = np.full(len(annotations), "train" if options.train_list is None else "", dtype="U5")
@@ -185,10 +185,10 @@ def split_by_lists(annotations: Annotations, options: ReadOptions) -> Annotation
             listed = set(read_lines(file))
             mine = [not listed.isdisjoint(names(image)) for image in annotations.images]
             if not any(mine):
-                raise DataError(f"{file} names no image of {annotations.name}.")
+                raise DataError(f"None of the names in {file} is an image of {annotations.name}.")
             splits[mine] = split
     kept = np.flatnonzero(splits != "")
-    note = f"Splits from the given lists; {plural(len(splits) - len(kept), 'image')} not in them left out."
+    note = f"Splits from the given lists; {plural(len(splits) - len(kept), 'image')} not in them skipped."
     return replace(annotations.take(kept), splits=splits[kept], notes=[*annotations.notes, note])
 
 

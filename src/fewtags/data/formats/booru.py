@@ -1,6 +1,6 @@
-"""Drawings with booru tags: .json files beside the images, or .txt files with selected_tags.csv and its counts.
+"""Drawings with booru tags: .json files next to the images, or .txt files with selected_tags.csv and its counts.
 
-a.jpg  a.json        what gallery-dl, DanbooruDownloader and waifuc leave: tag_string, tags, tags_general, ...
+a.jpg  a.json        from gallery-dl, DanbooruDownloader and waifuc: tag_string, tags, tags_general, ...
 a.jpg  a.txt         1girl, long_hair, looking_at_viewer
 selected_tags.csv    tag_id,name,category,count: the tags to use, with the number of posts that have each
 """
@@ -34,9 +34,9 @@ WEIGHTED = re.compile(r"\(?(.+?):\s*\d+(?:\.\d+)?\)?")  # smile:0.97, (smile:1.2
 
 class BooruOptions(ReadOptions):
     kinds: list[str] = Field(default_factory=lambda: list(KINDS))
-    """Kinds of tags to read, where the files tell them apart."""
+    """Kinds of tags to read, if the files distinguish them."""
     min_count: int = Field(0, ge=0)
-    """Use only tags that at least so many posts have, by selected_tags.csv."""
+    """Use only tags with at least this many posts in selected_tags.csv."""
     underscores: bool = False
     """Keep long_hair as it is. Default: long hair."""
 
@@ -64,7 +64,7 @@ def json_beside(image: Path) -> Path | None:
 
 def read_booru(path: Path, options: BooruOptions, images: Path | None) -> Annotations:
     if not path.is_dir():
-        raise UserError(f"{path} should be a folder of images with their tags beside them; it is a file.")
+        raise UserError(f"{path} should be a folder of images with tag files; it is a file.")
     table = tag_table(path)
     vocabulary = None if table is None else read_tag_table(table, options)
     skipped = Skipped()
@@ -77,8 +77,8 @@ def read_booru(path: Path, options: BooruOptions, images: Path | None) -> Annota
     if vocabulary is not None:
         others = use_vocabulary(rows, vocabulary)
     untagged = sum(not row.present for row in rows)
-    by_table = f", of {table} those of {len(others):,} others left out" if table is not None else ""
-    note = f"Read {path}: booru tags beside the images{by_table}, {untagged:,} images without tags"
+    by_table = f", {len(others):,} tags that are not in {table} skipped" if table is not None else ""
+    note = f"Read {path}: booru tags next to the images{by_table}, {untagged:,} images without tags"
     annotations = assemble(
         rows, file=path, roots=[path], options=options, name=folder_name(path), note=note, findings=findings
     )
@@ -87,12 +87,12 @@ def read_booru(path: Path, options: BooruOptions, images: Path | None) -> Annota
 
 
 def tags_beside(image: Path, options: BooruOptions, findings: list[Finding]) -> tuple[Path, set[str] | None]:
-    """The file that was read and its tags; None where there is none."""
+    """The file that was read and its tags, or None if there are none."""
     file = json_beside(image)
     if file is not None:
         tags = json_tags(load(file), options.kinds)
         if tags is None:
-            findings.append(Finding("malformed file", str(file), "holds no tags; the image is kept without"))
+            findings.append(Finding("malformed file", str(file), "contains no tags; the image is kept without tags"))
     else:
         file, tags = sidecar(image), None
         if file.is_file():
@@ -111,7 +111,7 @@ def load(file: Path) -> Any:
 
 
 def json_tags(content: Any, kinds: list[str] | tuple[str, ...]) -> list[str] | None:
-    """The tags in any of the shapes that booru tools write; None where there are none to be found."""
+    """The tags in any of the forms booru tools write; None if there are none."""
     if not isinstance(content, dict):
         return None
     by_kind = [content[key] for kind in kinds for key in (f"tag_string_{kind}", f"tags_{kind}") if key in content]
@@ -133,7 +133,7 @@ def words(value: Any) -> list[str]:
 
 
 def text_tags(text: str) -> Iterator[str]:
-    """Tags of a .txt file: by commas or lines, else by blanks; weights or counts behind all of them are dropped."""
+    """Tags of a .txt file: split at commas or lines, else at spaces; weights or counts after every tag are dropped."""
     text = text.replace(r"\(", "(").replace(r"\)", ")")
     lines = [line for line in text.splitlines() if line.strip()]
     one_line = len(lines) == 1 and "," not in text
@@ -145,7 +145,7 @@ def text_tags(text: str) -> Iterator[str]:
 
 
 def plain(tag: str, underscores: bool) -> str:
-    """Blanks for underscores, except in faces such as ^_^."""
+    """Replaces underscores by spaces, except in emoticons such as ^_^."""
     return tag if underscores or not re.search(r"[^\W_]{2}", tag) else tag.replace("_", " ")
 
 
@@ -169,7 +169,7 @@ def posts(row: dict[str, str]) -> float:
 
 
 def use_vocabulary(rows: list[Row], vocabulary: list[str]) -> set[str]:
-    """Keep the tags that the table has, as it writes them; returns the others."""
+    """Keep the tags in the table, spelled as there; returns the others."""
     written = {fold(name.replace("_", " ")): name for name in reversed(vocabulary)}
     others: set[str] = set()
     for row in rows:

@@ -1,6 +1,6 @@
 """COCO instances JSON, 2014 and 2017: a folder with annotations/instances_*.json, or one such file.
 
-Image-level files in that manner, whose annotations have `category_ids` or no box, are read as well.
+Image-level files in the same style, whose annotations have `category_ids` or no box, are read too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CocoOptions(ReadOptions):
 
 
 class Part(NamedTuple):
-    """One file: its rows, its categories in the order of their ids, and what the data is called."""
+    """One file: its rows, its categories in the order of their ids, and the dataset's name."""
 
     rows: list[Row]
     categories: list[str]
@@ -70,7 +70,7 @@ def read_coco(path: Path, options: CocoOptions, images: Path | None) -> Annotati
 
 
 def read_parts(files: list[Path], root: Path, findings: list[Finding]) -> list[Part]:
-    """Every file's part; one whose images were not downloaded is left out, as long as there is another."""
+    """Every file's part; one whose images were not downloaded is skipped, as long as there is another."""
     parts, failures = [], []
     for file in files:
         try:
@@ -89,11 +89,11 @@ def choose_files(folder: Path, year: int | None) -> list[Path]:
     for file in instance_files(folder):
         by_year.setdefault(file.stem[-4:] if file.stem[-1].isdigit() else "", []).append(file)
     if year is not None and str(year) not in by_year:
-        raise UserError(f"{folder} holds no instances_*{year}.json; it holds the years {', '.join(by_year) or 'none'}.")
+        raise UserError(f"{folder} has no instances_*{year}.json; it has the years {', '.join(by_year) or 'none'}.")
     if year is None and len(by_year) > 1:
-        raise UserError(f"{folder} holds instances of {', '.join(sorted(by_year))}; choose one with year=.")
+        raise UserError(f"{folder} has instances of {', '.join(sorted(by_year))}; choose one with year=.")
     if not by_year:
-        raise UserError(f"{folder} holds no instances_train*.json or instances_val*.json; name the file as the tags.")
+        raise UserError(f"{folder} has no instances_train*.json or instances_val*.json; pass the file as the tags.")
     return next(iter(by_year.values())) if year is None else by_year[str(year)]
 
 
@@ -104,7 +104,7 @@ def image_root(path: Path) -> Path:
 
 
 def read_instances(file: Path, root: Path, findings: list[Finding]) -> Part:
-    """One file. Rows follow its `images`, also those without a box; columns follow the category ids."""
+    """One file. Rows follow its `images`, including those without a box; columns follow the category ids."""
     content = load(file)
     try:
         names = {whole_number(category["id"]): str(category["name"]) for category in content["categories"]}
@@ -137,13 +137,13 @@ def load(file: Path) -> dict[str, Any]:
     content = load_json(file, "COCO instances")
     for key in ("images", "annotations", "categories"):
         if not isinstance(content, dict) or not isinstance(content.get(key), list):
-            raise DataError(f"{file} should be COCO instances; it has no list called '{key}'.")
+            raise DataError(f"{file} should be COCO instances; it has no list '{key}'.")
     return content
 
 
 def stray_mark(file: Path, number: int, what: str, image: int, category: int) -> Finding:
     value = image if what == "image" else category
-    message = f"annotation {number} belongs to {what} {value!r}, which the file does not list; it was left out"
+    message = f"annotation {number} belongs to {what} {value!r}, which the file does not list; it was skipped"
     return Finding(f"unknown {what}", str(file), message)
 
 
@@ -155,7 +155,7 @@ def with_existing_images(
     categories: list[str],
     findings: list[Finding],
 ) -> Part:
-    """The images are in a folder called as the file (train2014), in images/, or in the root itself."""
+    """The images are in a folder named after the file (train2014), in images/, or in the root itself."""
     match = INSTANCES.fullmatch(file.stem)
     split, year = match.groups() if match else ("val" if "val" in file.stem else "train", None)
     folder_name = f"{split}{year or ''}"

@@ -32,11 +32,11 @@ SEPARATORS = (",", ";", "|")
 
 class CsvOptions(TableOptions):
     tag_column: str | None = None
-    """The column with the tags. Default: found by its name, or the only column left."""
+    """Column with the tags. Default: found by name, or the only column left."""
     absent_column: str | None = None
-    """The column with the tags known not to apply. Default: the one called 'absent'."""
+    """Column with the tags known to be absent. Default: the one named 'absent'."""
     separator: str | None = None
-    """What stands between the tags in one cell. Default: looked for among comma, semicolon, bar and, last, space."""
+    """Separator between the tags in a cell. Default: detected among comma, semicolon, bar and, last, space."""
 
 
 class Columns(NamedTuple):
@@ -47,7 +47,7 @@ class Columns(NamedTuple):
 
 
 def detects_csv(path: Path) -> bool:
-    if path.is_file():  # a broken table is ours to complain about
+    if path.is_file():  # this reader reports a broken table
         return bool(table_files(path)) and not is_onehot(path) and not has_own_reader(path)
     return bool(tag_tables(path))
 
@@ -89,7 +89,7 @@ def find_columns(table: Table, options: CsvOptions) -> Columns:
 
 
 def describe_columns(table: Table, columns: Columns, separator: str | None) -> Iterator[str]:
-    separated = f"separated by {delimiter_name(separator)}" if separator else "one in each cell"
+    separated = f"separated by {delimiter_name(separator)}" if separator else "one per cell"
     yield f"tags in {table.name(columns.tags)} {separated}"
     if columns.absent is not None:
         yield f"absent tags in {table.name(columns.absent)}"
@@ -100,7 +100,7 @@ def describe_columns(table: Table, columns: Columns, separator: str | None) -> I
 
 
 def find_tag_column(table: Table, options: CsvOptions, taken: set[int | None]) -> int:
-    """By its name; else the column behind the image where nothing is named, or the only one left."""
+    """By name; else the column after the image if there is no header, or the only one left."""
     column = table.column(options.tag_column, TAG_NAMES)
     if column is not None:
         return column
@@ -108,11 +108,11 @@ def find_tag_column(table: Table, options: CsvOptions, taken: set[int | None]) -
         return column_beside_image(table)
     left = [column for column in range(len(table.header)) if column not in taken]
     if not left:
-        raise UserError(f"{table.file} has no column besides {', '.join(table.header)}; it needs one with the tags.")
+        raise UserError(f"{table.file} has only the columns {', '.join(table.header)}; it needs one with the tags.")
     if len(left) == 1:
         return left[0]
     raise UserError(
-        f"Which column of {table.file} holds the tags? It has {', '.join(table.header)}; name it as tag_column=, "
+        f"Which column of {table.file} holds the tags? It has {', '.join(table.header)}; set tag_column=, "
         "or use format=onehot if there is one column per tag."
     )
 
@@ -120,15 +120,15 @@ def find_tag_column(table: Table, options: CsvOptions, taken: set[int | None]) -
 def column_beside_image(table: Table) -> int:
     width = max(len(cells) for _, cells in table.rows)
     if width == 1:
-        raise UserError(f"{table.file} has one column, the images; it needs another with their tags.")
+        raise UserError(f"{table.file} has only an image column; it needs one with the tags.")
     return table.image + 1 if table.image + 1 < width else table.image - 1
 
 
 def sniff_separator(cells: list[str]) -> str | None:
-    """What stands between the tags in most cells; None when every cell holds one tag.
+    """The separator between tags in most cells; None if every cell holds one tag.
 
-    A blank may as well stand inside one tag ("polar bear"). It is taken as a separator only where that explains
-    the cells by fewer words than there are different cells.
+    A space may also be part of a tag ("polar bear"). It counts as a separator only if that explains
+    the cells with fewer words than there are distinct cells.
     """
     usage = {separator: sum(separator in cell for cell in cells) for separator in SEPARATORS}
     best = max(SEPARATORS, key=lambda separator: usage[separator])
@@ -144,11 +144,11 @@ def tag_rows(table: Table, columns: Columns, separator: str | None, findings: li
         cells = join_loose_tags(table, line, cells, columns.tags, separator, findings)
         image = cell_at(cells, table.image)
         if not image:
-            findings.append(Finding("no image", table.where(line), "the image cell is blank; the row was left out"))
+            findings.append(Finding("no image", table.where(line), "the image cell is blank; the row was skipped"))
             continue
         listed = split_tags(cell_at(cells, columns.tags), separator)
         if any("\n" in tag for tag in listed):
-            message = "a tag runs over several lines (a quotation mark not closed?); the row was left out"
+            message = "a tag spans several lines (unclosed quotation mark?); the row was skipped"
             findings.append(Finding("malformed row", table.where(line), message))
             continue
         denied = {tag for tag in listed if tag.startswith("-") or cell_at(cells, columns.confidence) in ("0", "0.0")}
@@ -161,19 +161,19 @@ def tag_rows(table: Table, columns: Columns, separator: str | None, findings: li
 def join_loose_tags(
     table: Table, line: int, cells: list[str], tags: int, separator: str | None, findings: list[Finding]
 ) -> list[str]:
-    """Cells beyond the last column are further tags where the tags come last (`a.jpg,cat,dog` without quotes)."""
+    """Cells beyond the last column are more tags if the tags come last (`a.jpg,cat,dog` without quotes)."""
     width = len(table.header) if table.header else max(table.image, tags) + 1
     extra = [cell for cell in cells[width:] if cell.strip()]
     if extra and tags == width - 1:
         return [*cells[:tags], (separator or "\0").join([cells[tags], *extra])]
     if extra:
-        message = f"the row has {len(cells)} cells, the header {width}; the last were left out"
+        message = f"the row has {len(cells)} cells, the header {width}; the extra cells were ignored"
         findings.append(Finding("malformed row", table.where(line), message))
     return cells[:width]
 
 
 def split_tags(cell: str, separator: str | None) -> set[str]:
-    """The tags in a cell; a list as Python or JSON prints it (`['cat', 'dog']`) is understood."""
+    """The tags in a cell; Python and JSON lists (`['cat', 'dog']`) work too."""
     quotes = ""
     if cell[:1] + cell[-1:] in ("[]", "{}", "()"):
         cell, quotes = cell[1:-1], "'\""

@@ -1,4 +1,5 @@
-"""A pandas or polars DataFrame as Annotations. Neither is imported: columns are asked for by name and made lists."""
+"""A pandas or polars DataFrame as Annotations. Neither is imported: columns are accessed by name and converted to
+lists."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def read_dataframe(
     columns = [str(column) for column in frame.columns]
     image = find_column(columns, image, IMAGE_NAMES, "image")
     if image is None:
-        raise UserError(f"The DataFrame has the columns {', '.join(columns)}; name that of the images as image=.")
+        raise UserError(f"The DataFrame has the columns {', '.join(columns)}; pass the image column as image=.")
     split = find_column(columns, split, SPLIT_NAMES, "split")
     images = [str(value) for value in cells(frame, image)]
     if tags is not None and not isinstance(tags, str):
@@ -42,8 +43,8 @@ def read_dataframe(
     tags = find_column(columns, tags, TAG_NAMES, "tags")
     if tags is None:
         raise UserError(
-            f"The DataFrame has the columns {', '.join(columns)}; name that of the tags as tags=, or all of them if "
-            "there is one column per tag."
+            f"The DataFrame has the columns {', '.join(columns)}; pass the tag column as tags=, or a list of columns "
+            "if there is one column per tag."
         )
     absent = find_column(columns, absent, ABSENT_NAMES, "absent")
     settings = ReadOptions.parse(options, "A DataFrame")
@@ -93,14 +94,14 @@ def cells(frame: Any, column: str) -> list[Any]:
 
 
 def is_blank(value: Any) -> bool:
-    """None, NaN, or one of pandas' missing values, which are not equal to themselves or cannot be compared."""
+    """None, NaN, or one of pandas' missing values, which cannot be compared."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return True
     return type(value).__name__ in ("NAType", "NaTType")
 
 
 def tag_lists(values: list[Any], separator: str | None) -> list[set[str] | None]:
-    """The tags of every cell; None for a missing one, about which nothing is said."""
+    """The tags of every cell; None for a missing value, which says nothing."""
     texts = [value for value in values if isinstance(value, str)]
     separator = separator or sniff_separator(texts)
     return [None if is_blank(value) else set(one_cell(value, separator)) for value in values]
@@ -125,7 +126,7 @@ def from_matrix(
 ) -> Annotations:
     """One column per tag: 1, 0, -1, true, false or missing."""
     if zero is None:
-        raise UserError("One column per tag: say what a 0 means there, zero='unknown' or zero='absent'.")
+        raise UserError("With one column per tag, say what a 0 means: zero='unknown' or zero='absent'.")
     columns = []
     known = [str(column) for column in frame.columns]
     for tag in tags:

@@ -1,4 +1,4 @@
-"""FiftyOne's exports: labels.json of image classification, or samples.json of a whole dataset.
+"""FiftyOne exports: labels.json of image classification, or samples.json of a whole dataset.
 
 labels.json    {"classes": ["cat", "dog"], "labels": {"a": 0, "b": [0, 1], "c": null}}
 samples.json   {"samples": [{"filepath": "data/a.jpg", "ground_truth": {"classifications": [{"label": "cat"}]}}]}
@@ -19,7 +19,7 @@ from fewtags.errors import DataError, UserError, did_you_mean
 from fewtags.wording import plural
 
 LABEL_LISTS = ("classifications", "detections", "polylines", "keypoints")
-POSITIVE, NEGATIVE = "positive_labels", "negative_labels"  # as FiftyOne calls those of Open Images
+POSITIVE, NEGATIVE = "positive_labels", "negative_labels"  # FiftyOne's names for the Open Images labels
 
 
 class FiftyOneOptions(LabelFileOptions):
@@ -52,11 +52,11 @@ def is_fiftyone(file: Path) -> bool:
 def read_fiftyone(path: Path, options: FiftyOneOptions, images: Path | None) -> Annotations:
     files = label_files(path) or [path]
     if files == [path] and path.is_dir():
-        raise UserError(f"{path} holds no labels.json or samples.json of FiftyOne.")
+        raise UserError(f"{path} contains no FiftyOne labels.json or samples.json.")
     findings: list[Finding] = []
     rows: list[Row] = []
     for file in files:
-        content = load_json(file, "an export of FiftyOne")
+        content = load_json(file, "a FiftyOne export")
         rows += read_content(content, file, path, options, findings)
     root = path if path.is_dir() else path.parent
     return assemble(
@@ -67,7 +67,7 @@ def read_fiftyone(path: Path, options: FiftyOneOptions, images: Path | None) -> 
         else image_roots(files[0], images),
         options=options,
         name=root.resolve().name,
-        note=f"Read {' and '.join(str(file) for file in files)}: {plural(len(rows), 'sample')} of FiftyOne",
+        note=f"Read {' and '.join(str(file) for file in files)}: {plural(len(rows), 'FiftyOne sample')}",
         findings=findings,
         folder=images or (path if path.is_dir() else None),
     )
@@ -81,14 +81,14 @@ def read_content(
     elif isinstance(content, dict) and isinstance(content.get("labels"), dict):
         yield from label_rows_of(content, file, source, findings)
     else:
-        raise DataError(f"{file} should be an export of FiftyOne; it has neither 'labels' nor 'samples'.")
+        raise DataError(f"{file} should be a FiftyOne export; it has neither 'labels' nor 'samples'.")
 
 
 # --- labels.json ---
 
 
 def label_rows_of(content: dict[str, Any], file: Path, source: Path, findings: list[Finding]) -> Iterator[Row]:
-    """Images are called by their names without suffix, in the folder data/ beside the file."""
+    """Image keys are names without suffix, in the folder data/ next to the file."""
     classes = content.get("classes")
     if classes is not None and not (isinstance(classes, list) and all(isinstance(name, str) for name in classes)):
         raise DataError(f"{file} should have 'classes' as a list of names.")
@@ -99,13 +99,13 @@ def label_rows_of(content: dict[str, Any], file: Path, source: Path, findings: l
         try:
             tags = set(target_names(target, classes))
         except (ValueError, IndexError):
-            findings.append(Finding("malformed entry", where, f"{target!r:.60} is no label; the image was left out"))
+            findings.append(Finding("malformed entry", where, f"{target!r:.60} is not a label; the image was skipped"))
             continue
         yield Row((inside / "data" / name).as_posix(), where, tags, split=split, listed=target is not None)
 
 
 def target_names(target: Any, classes: list[str] | None) -> Iterator[str]:
-    """A name, a number of a class, an object with a label, a list of these, or nothing."""
+    """A name, a class index, an object with a label, a list of these, or nothing."""
     if target is None:
         return
     if isinstance(target, list):
@@ -130,7 +130,7 @@ def sample_rows(samples: list[Any], file: Path, options: FiftyOneOptions, findin
     good = [sample for sample in samples if isinstance(sample, dict) and isinstance(sample.get("filepath"), str)]
     for number, sample in enumerate(samples):
         if not (isinstance(sample, dict) and isinstance(sample.get("filepath"), str)):
-            findings.append(Finding("no image", f"{file}[{number}]", "the sample has no filepath; it was left out"))
+            findings.append(Finding("no image", f"{file}[{number}]", "the sample has no filepath; it was skipped"))
     present, absent = choose_fields(good, file, options)
     for number, sample in enumerate(good):
         where = f"{file}[{number}]"
@@ -143,14 +143,14 @@ def sample_rows(samples: list[Any], file: Path, options: FiftyOneOptions, findin
             names = set(tags) if present == "tags" else set(target_names(sample.get(present), None))
             denied = set(target_names(sample.get(absent), None)) if absent else set()
         except ValueError:
-            findings.append(Finding("malformed entry", where, f"'{present}' holds no labels; the sample was left out"))
+            findings.append(Finding("malformed entry", where, f"'{present}' holds no labels; the sample was skipped"))
             continue
         listed = sample.get(present) is not None
         yield Row(sample["filepath"], where, names, denied, split=split, id=as_id(key), listed=listed)
 
 
 def choose_fields(samples: list[dict[str, Any]], file: Path, options: FiftyOneOptions) -> tuple[str, str]:
-    """The field of the present labels, and that of the absent ones or ''."""
+    """The field with the present labels, and the one with the absent labels or ''."""
     fields = sorted({key for sample in samples for key, value in sample.items() if holds_labels(value)})
     if options.field is not None:
         if options.field not in (*fields, "tags"):

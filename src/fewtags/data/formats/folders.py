@@ -27,12 +27,12 @@ def detects_folders(path: Path) -> bool:
 
 
 def read_folders(path: Path, options: ReadOptions, images: Path | None) -> Annotations:
-    """The first folder below the root is the tag; where these are train, val, test, the second one is."""
+    """The first folder below the root is the tag; if the first level is train, val, test, the second one is."""
     skipped = Skipped()
     found = [PurePosixPath(image) for image in walk_images(path, skipped)]
     below = [image for image in found if len(image.parts) > 1]
     if not below:
-        raise UserError(f"{path} has no folder with images in it; 'folders' needs one folder per tag.")
+        raise UserError(f"{path} has no subfolder with images; 'folders' needs one folder per tag.")
     with_splits = all(image.parts[0].lower() in SPLIT_WORDS and len(image.parts) > 2 for image in below)
     same = first_copies(path, below)
     rows = []
@@ -41,12 +41,12 @@ def read_folders(path: Path, options: ReadOptions, images: Path | None) -> Annot
         rows.append(Row(str(same[image]), str(path / image), {tag}, split=split))
     copies = plural(len(below) - len(set(same.values())), "copy", "copies")
     findings = [
-        Finding("no tag", str(path / image), "the image is in no tag's folder; it was left out")
+        Finding("no tag", str(path / image), "the image is not in a tag folder; it was skipped")
         for image in found
         if len(image.parts) == 1
     ]
     findings += doubtful_tags(path, {tag for row in rows for tag in row.present})
-    note = f"Read {path}: one folder per tag, {copies} of an image joined"
+    note = f"Read {path}: one folder per tag, {copies} of an image merged"
     annotations = assemble(
         rows, file=path, roots=[path], options=options, name=folder_name(path), note=note, findings=findings
     )
@@ -56,7 +56,7 @@ def read_folders(path: Path, options: ReadOptions, images: Path | None) -> Annot
 
 
 def has_tag_folders(path: Path) -> bool:
-    """Is every image in a folder, and are these called like tags?"""
+    """Is every image in a folder, and do the folder names look like tags?"""
     if not detects_folders(path):
         return False
     names = {PurePosixPath(image).parts[0] for image in walk_images(path)}
@@ -64,26 +64,26 @@ def has_tag_folders(path: Path) -> bool:
 
 
 def dates_among(names: set[str]) -> list[str]:
-    """The names that look like dates, where most of them do; else none."""
+    """The names that look like dates, if most of them do; else none."""
     dates = sorted(name for name in names if DATE.fullmatch(name) or CAMERA.fullmatch(name))
     return dates if 2 * len(dates) > len(names) else []
 
 
 def doubtful_tags(path: Path, tags: set[str]) -> list[Finding]:
-    """A tree by years is how photos are stored, not what they show."""
+    """A folder tree by year says how photos are stored, not what they show."""
     dates = dates_among(tags)
     if not dates:
         return []
     more = f" and {len(dates) - 4} more" if len(dates) > 4 else ""
     message = (
         f"The folders {', '.join(dates[:4])}{more} were read as tags, but they look like dates; if they are not tags, "
-        "name a file that has them (--tags), or read the keywords of the photos (--format keywords)."
+        "pass a tag file (--tags), or read the keywords of the photos (--format keywords)."
     )
     return [Finding("doubtful tags", str(path), message)]
 
 
 def first_copies(root: Path, images: list[PurePosixPath]) -> dict[PurePosixPath, PurePosixPath]:
-    """Image -> the first image of the same file name and the same bytes: one image in two tags' folders."""
+    """Image -> the first image with the same file name and content: one image in two tag folders."""
     by_name: dict[str, list[PurePosixPath]] = {}
     for image in images:
         by_name.setdefault(image.name, []).append(image)

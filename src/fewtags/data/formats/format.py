@@ -16,12 +16,12 @@ LABELS, EMBEDDED, GUESS = 0, 1, 2
 @dataclass(frozen=True)
 class Format:
     name: str
-    sentence: str  # what the layout is, for people
-    detects: Callable[[Path], bool]  # looks at a folder or file; opens a sample at most
-    # The options are an instance of the class below; the last argument is the folder that image names are relative
-    # to, where a person gave one beside the label file.
+    sentence: str  # description of the layout
+    detects: Callable[[Path], bool]  # inspects a folder or file; opens at most a sample
+    # The options are an instance of the class below; the last argument is the folder image names are relative
+    # to, if one was given next to the label file.
     read: Callable[[Path, Any, Path | None], Annotations]
     options: type[ReadOptions] = ReadOptions
-    # A layout counts only where none of a lower rank fits: label files (0) come before keywords in the photos
-    # themselves (1), and these before folder names (2), which fit almost any folder of images.
+    # A layout is considered only if none of a lower rank matches: label files (0) come before keywords in the photos
+    # themselves (1), and these before folder names (2), which match almost any folder of images.
     rank: int = LABELS

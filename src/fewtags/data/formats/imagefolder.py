@@ -53,7 +53,7 @@ def detects_imagefolder(path: Path) -> bool:
 def read_imagefolder(path: Path, options: ImageFolderOptions, images: Path | None) -> Annotations:
     files = metadata_files(path)
     if not files:
-        raise UserError(f"{path} holds no metadata.jsonl or metadata.csv with '{FILE_KEY}'.")
+        raise UserError(f"{path} contains no metadata.jsonl or metadata.csv with '{FILE_KEY}'.")
     root = images or (path if path.is_dir() else path.parent)
     findings: list[Finding] = []
     records = [(file, where, record) for file in files for where, record in read_records(file, findings)]
@@ -97,7 +97,7 @@ def choose_key(records: list[dict[str, Any]], file: Path, options: ImageFolderOp
     usual = [key for name in TAG_NAMES for key in keys if key.lower() == name]
     if usual or len(keys) == 1:
         return (usual or keys)[0]
-    raise UserError(f"Which of {', '.join(keys) or 'no keys'} in {file} holds the tags? Name it as tag_column=.")
+    raise UserError(f"Which of {', '.join(keys) or 'no keys'} in {file} holds the tags? Set tag_column=.")
 
 
 def read_row(
@@ -109,15 +109,15 @@ def read_row(
     root: Path,
     findings: list[Finding],
 ) -> Row | None:
-    """Image names are relative to the metadata file; numbers are classes whose names README.md gives."""
+    """Image names are relative to the metadata file; numbers are classes named in README.md."""
     image, value = record.get(FILE_KEY), record.get(key)
     if not isinstance(image, str) or not image:
-        findings.append(Finding("no image", where, f"the line has no {FILE_KEY}; it was left out"))
+        findings.append(Finding("no image", where, f"the line has no {FILE_KEY}; it was skipped"))
         return None
     try:
         tags = {tag.strip() for tag in tag_names(value, names) if tag.strip()}
     except (ValueError, KeyError):
-        message = f"'{key}' holds {value!r:.60}, which is no tag or class; the line was left out"
+        message = f"'{key}' holds {value!r:.60}, which is not a tag or class; the line was skipped"
         findings.append(Finding("malformed line", where, message))
         return None
     inside = file.parent.relative_to(root) if file.parent.is_relative_to(root) else Path()
@@ -142,7 +142,7 @@ def class_names(folder: Path, key: str) -> dict[int, str]:
     """Number -> name of the classes, from the dataset card: `dataset_info: features: - name: labels`."""
     card = folder / "README.md"
     match = FRONT_MATTER.search(read_text(card)[0]) if card.is_file() else None
-    if match is None or len(match.group(1)) > 1_000_000 or "&" in match.group(1):  # aliases can unfold to gigabytes
+    if match is None or len(match.group(1)) > 1_000_000 or "&" in match.group(1):  # aliases can expand to gigabytes
         return {}
     try:
         content = yaml.safe_load(match.group(1))
@@ -157,7 +157,7 @@ def class_names(folder: Path, key: str) -> dict[int, str]:
 
 
 def numbered(feature: Any) -> dict[int, str]:
-    """The names below `class_label`, wherever it stands: in the dtype, or in the dtype of a sequence."""
+    """The names under `class_label`, in the dtype or in the dtype of a sequence."""
     if isinstance(feature, dict):
         label = feature.get("class_label")
         names = label.get("names") if isinstance(label, dict) else None

@@ -1,6 +1,6 @@
-"""JSON lines: one object per image, with or without the header of fewtags' own annotation file.
+"""JSON lines: one object per image, with or without the header of fewtags' annotation files.
 
-The same objects in a JSON list are read too, and so is what `fewtags predict --out x.jsonl` writes.
+The same objects in a JSON list, and the output of `fewtags predict --out x.jsonl`, are read too.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fewtags.errors import DataError
 SUFFIXES = (".jsonl", ".ndjson")
 IMAGE_KEYS = ("image", "file_name", "path", "filename", "filepath")
 PRESENT_KEYS = ("present", "tags", "labels", "label")
-HF_NAME = "metadata.jsonl"  # has a reader of its own
+HF_NAME = "metadata.jsonl"  # has its own reader
 
 
 class JsonLinesOptions(LabelFileOptions):
     min_probability: float = Field(0.0, ge=0, le=1)
-    """Where tags come with probabilities, as from `fewtags predict`: leave out those below."""
+    """Minimum probability, for tags with probabilities as written by `fewtags predict`."""
 
 
 def detects_jsonl(path: Path) -> bool:
@@ -40,7 +40,7 @@ def jsonl_files(path: Path) -> list[Path]:
 
 
 def is_list_of_images(file: Path) -> bool:
-    """A .json file that begins with objects like those of JSON lines: `[{"image": ..., "tags": ...`."""
+    """A .json file that starts with objects like those of JSON lines: `[{"image": ..., "tags": ...`."""
     head = read_head(file, 2048) if file.suffix.lower() == ".json" else ""
     begins = head.startswith("[") and head[1:].lstrip().startswith("{")
     has = [any(f'"{key}"' in head for key in keys) for keys in (IMAGE_KEYS, PRESENT_KEYS)]
@@ -68,17 +68,17 @@ def read_jsonl(path: Path, options: JsonLinesOptions, images: Path | None) -> An
 
 
 def load_saved(file: Path) -> Annotations:
-    """The file form of Annotations as it was saved: nothing is looked for, joined or renamed."""
+    """A saved Annotations file as it is: nothing is searched for, merged or renamed."""
     text, _ = read_text(file)
     findings: list[Finding] = []
     header, records = split_header(file, parse_lines(file, text, findings))
     if not header:
-        raise DataError(f"{file}:1 should be the header of a fewtags annotation file; it is not.")
+        raise DataError(f"{file}:1 is not the header of a fewtags annotation file.")
     rows = [row for where, record in records if (row := read_record(where, record, findings, JsonLinesOptions()))]
     drop_unknown_categories(rows, set(header["categories"]), findings)
     findings += [Finding("unknown split", r.where, f"'{r.split}'") for r in rows if r.split not in SPLIT_WORDS]
     if findings:
-        raise DataError(f"{file} was changed since it was saved: {findings[0]}.")
+        raise DataError(f"{file} has changed since it was saved: {findings[0]}.")
     return Annotations(
         file.parent / str(header.get("root", ".")),
         [row.image for row in rows],
@@ -93,12 +93,12 @@ def load_saved(file: Path) -> Annotations:
 def split_header(
     file: Path, records: list[tuple[str, dict[str, Any]]]
 ) -> tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]:
-    """The header of fewtags' own form, or {}, and the other records."""
+    """The header of fewtags' own format, or {}, and the other records."""
     if not records or "fewtags" not in records[0][1]:
         return {}, records
     header = records[0][1]
     if header["fewtags"] != 1:
-        raise DataError(f"{file} has version {header['fewtags']} of the fewtags form; this fewtags reads version 1.")
+        raise DataError(f"{file} has version {header['fewtags']} of the annotation format; version 1 is supported.")
     categories = header.get("categories")
     if not (isinstance(categories, list) and all(isinstance(name, str) for name in categories)):
         raise DataError(f"{file}:1 should be the header of a fewtags annotation file; it has no list of categories.")
@@ -122,7 +122,7 @@ def parse_lines(file: Path, text: str, findings: list[Finding]) -> list[tuple[st
 
 
 def lines_of(file: Path, text: str) -> Iterator[tuple[str, Any]]:
-    """Lines with their place, or the items of a JSON list."""
+    """Lines with their location, or the items of a JSON list."""
     if file.suffix.lower() == ".json":
         try:
             items = json.loads(text)
@@ -138,13 +138,13 @@ def lines_of(file: Path, text: str) -> Iterator[tuple[str, Any]]:
 
 
 def malformed(where: str, what: str) -> Finding:
-    return Finding("malformed line", where, f"the line {what}; it was left out")
+    return Finding("malformed line", where, f"the line {what}; it was skipped")
 
 
 def read_record(where: str, record: dict[str, Any], findings: list[Finding], options: JsonLinesOptions) -> Row | None:
     image = next((record[key] for key in IMAGE_KEYS if key in record), None)
     if not isinstance(image, str) or not image:
-        findings.append(malformed(where, f"names no image (one of {', '.join(IMAGE_KEYS)})"))
+        findings.append(malformed(where, f"has no image (one of {', '.join(IMAGE_KEYS)})"))
         return None
     if isinstance(record.get("error"), str) and record["error"] and not record.get("tags"):
         findings.append(Finding("unreadable image", where, f"was not tagged: {record['error']}"))
@@ -153,7 +153,7 @@ def read_record(where: str, record: dict[str, Any], findings: list[Finding], opt
     for key in (*PRESENT_KEYS, "absent", "unknown"):
         tags = tag_list(record.get(key), options.min_probability)
         if tags is None:
-            findings.append(malformed(where, f"has '{key}' that is not a list of tags"))
+            findings.append(malformed(where, f"has a '{key}' that is not a list of tags"))
             return None
         lists[key] = {tag.strip() for tag in tags if tag.strip()}
     present = set().union(*(lists[key] for key in PRESENT_KEYS))
@@ -162,7 +162,7 @@ def read_record(where: str, record: dict[str, Any], findings: list[Finding], opt
 
 
 def tag_list(tags: Any, min_probability: float = 0.0) -> list[str] | None:
-    """Tags as a list, as text with commas, or with their probabilities; None for anything else."""
+    """Tags as a list, as comma-separated text, or with probabilities; None for anything else."""
     if isinstance(tags, dict):
         if not all(isinstance(value, int | float) for value in tags.values()):
             return None

@@ -1,4 +1,4 @@
-"""Keywords in and beside photos: embedded XMP, IPTC and Windows keywords, and .xmp sidecars."""
+"""Keywords in and next to photos: embedded XMP, IPTC and Windows keywords, and .xmp sidecars."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from fewtags.data.xmp import Hierarchy, Keywords
 from fewtags.errors import DataError, UserError
 from fewtags.wording import plural
 
-NUM_SAMPLED = 200  # photos opened to find out whether there are keywords
-NUM_LISTED = 50_000  # of so many
+NUM_SAMPLED = 200  # photos opened to detect keywords
+NUM_LISTED = 50_000  # out of at most this many
 ENOUGH = 0.2  # of the sampled photos have keywords: then folder names are not the tags
 READERS = 8  # threads
 
 
 class KeywordOptions(ReadOptions):
     hierarchy: Hierarchy = "all"
-    """What "animal|dog" becomes: both tags (all), or dog alone (leaf)."""
+    """Tags for "animal|dog": both (all), or only dog (leaf)."""
     where: Literal["both", "embedded", "sidecar"] = "both"
-    """Read keywords in the photos, in .xmp files beside them, or both."""
+    """Read keywords in the photos, in .xmp files next to them, or both."""
     predicted: bool = False
-    """Read also the keywords that `fewtags predict --write xmp` wrote, as if a person had."""
+    """Also read the keywords written by `fewtags predict --write xmp`, as if a person had written them."""
 
 
 @dataclass
 class Found:
-    """The keywords of one photo, and what went wrong."""
+    """The keywords of one photo, and the errors."""
 
     keywords: Keywords = field(default_factory=Keywords)
     findings: list[Finding] = field(default_factory=list)
 
 
 def detects_keywords(path: Path) -> bool:
-    """Opens a sample of the photos and of the .xmp files, not all."""
+    """Opens only a sample of the photos and .xmp files."""
     if not path.is_dir():
         return False
     images = list(islice(walk_images(path), NUM_LISTED))
@@ -70,7 +70,7 @@ def quiet_pillow() -> Iterator[None]:
 
 
 def spread(items: Sequence[str], most: int) -> list[str]:
-    """At most so many, evenly over all of them."""
+    """At most `most` of them, evenly spaced."""
     step = -(-len(items) // most) or 1
     return list(items[::step])
 
@@ -85,7 +85,7 @@ def read_keywords(path: Path, options: KeywordOptions, images: Path | None) -> A
     skipped = Skipped()
     names = list(walk_images(path, skipped))
     if not names:
-        raise DataError(f"{path} holds no photos that can be read. {skipped.sentence(path)}".rstrip())
+        raise DataError(f"{path} contains no readable photos. {skipped.sentence(path)}".rstrip())
     with quiet_pillow(), ThreadPoolExecutor(READERS) as pool:
         photos = list(pool.map(lambda name: read_photo(path / name, options.where), names))
     findings = [finding for photo in photos for finding in photo.findings]
@@ -100,15 +100,15 @@ def read_keywords(path: Path, options: KeywordOptions, images: Path | None) -> A
     if not any(row.present for row in rows):
         raise DataError(f"None of the {len(rows):,} photos in {path} has a keyword. {no_keywords(findings)}".rstrip())
     untagged, denials = sum(not row.present for row in rows), sum(len(row.absent) for row in rows)
-    note = f"Read {path}: keywords in and beside the photos, {untagged:,} without; folder names are not read as tags"
+    note = f"Read {path}: keywords in and next to the photos, {untagged:,} without; folder names are not read as tags"
     annotations = assemble(
         rows, file=path, roots=[path], options=options, name=folder_name(path), note=note, findings=findings
     )
     if left_out:
         words = plural(left_out, "keyword")
-        annotations.notes.append(f"{words} that fewtags itself had written left out (predicted=true reads them).")
+        annotations.notes.append(f"{words} written by fewtags itself skipped (predicted=true reads them).")
     if denials:
-        annotations.notes.append(f"{plural(denials, 'keyword')} that fewtags had written and a person removed: absent.")
+        annotations.notes.append(f"{plural(denials, 'keyword')} written by fewtags and removed by a person: absent.")
     annotations.notes.extend(filter(None, [skipped.sentence(path)]))
     return annotations
 

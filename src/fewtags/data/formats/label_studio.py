@@ -24,13 +24,13 @@ UPLOAD = re.compile(r"[0-9a-f]{8}-(?=.)")  # put before the names of uploaded fi
 
 class LabelStudioOptions(LabelFileOptions):
     hierarchy: Hierarchy = "all"
-    """What a taxonomy's animal > dog becomes: both tags (all), or dog alone (leaf)."""
+    """Tags for animal > dog in a taxonomy: both (all), or only dog (leaf)."""
     control: str | None = None
-    """Read only this control of the labelling page (`from_name`). Default: all of them."""
+    """Read only this control of the labelling interface (`from_name`). Default: all."""
     image_key: str | None = None
-    """The key of a task's data that holds the image. Default: image, or the first that names an image file."""
+    """The key of a task's data that holds the image. Default: image, or the first whose value is an image file."""
     predictions: bool = False
-    """Read predictions as if people had made them. Default: they are ignored."""
+    """Read predictions as if they were annotations. Default: they are ignored."""
 
 
 def is_label_studio(file: Path) -> bool:
@@ -55,7 +55,7 @@ def read_label_studio(path: Path, options: LabelStudioOptions, images: Path | No
         where = f"{file}[{number}]"
         names = image_names(task, options.image_key)
         if not names:
-            findings.append(Finding("no image", where, "the task names no image; it was left out"))
+            findings.append(Finding("no image", where, "the task has no image; it was skipped"))
             continue
         tags, listed = task_tags(task, options)
         rows.append(Row(names[0], where, tags, id=as_id(task.get("id")), listed=listed))
@@ -69,7 +69,7 @@ def read_label_studio(path: Path, options: LabelStudioOptions, images: Path | No
         roots=roots,
         options=options,
         name=file.stem,
-        note=f"Read {file}: tasks of Label Studio, {unlabelled:,} without annotations",
+        note=f"Read {file}: Label Studio tasks, {unlabelled:,} without annotations",
         findings=findings,
         folder=images or (path if path.is_dir() else None),
     )
@@ -78,9 +78,7 @@ def read_label_studio(path: Path, options: LabelStudioOptions, images: Path | No
 def load_tasks(file: Path) -> list[dict[str, Any]]:
     what = "a Label Studio export"
     tasks = load_json(file, what)
-    tasks = (
-        [tasks] if isinstance(tasks, dict) and "data" in tasks else tasks
-    )  # one task a file, as cloud storage has it
+    tasks = [tasks] if isinstance(tasks, dict) and "data" in tasks else tasks  # one task per file, as in cloud storage
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise DataError(f"{file} should be {what}, a list of tasks; it is something else.")
     return tasks
@@ -90,7 +88,7 @@ def load_tasks(file: Path) -> list[dict[str, Any]]:
 
 
 def image_names(task: dict[str, Any], key: str | None = None) -> list[str]:
-    """What the task's image may be called here, the fullest name first."""
+    """Possible local names of the task's image, the longest first."""
     data = task["data"] if isinstance(task.get("data"), dict) else task
     keys = [key] if key is not None else [*IMAGE_KEYS, *data]
     for name in keys:
@@ -120,7 +118,7 @@ def is_photo(path: str) -> bool:
 
 
 def choose_names(rows: list[Row], candidates: list[list[str]], roots: list[Path]) -> None:
-    """Give each row the candidate that exists, below the root where most do; else its last and shortest."""
+    """Give each row the candidate that exists, below the root where most do; else the last, shortest one."""
     best: list[str | None] = [None] * len(rows)
     for root in roots:
         folder = ImageFolder(root)
@@ -137,7 +135,7 @@ def choose_names(rows: list[Row], candidates: list[list[str]], roots: list[Path]
 
 
 def task_tags(task: dict[str, Any], options: LabelStudioOptions) -> tuple[set[str], bool]:
-    """The tags of a task, and whether anybody annotated it."""
+    """The tags of a task, and whether it was annotated."""
     if not isinstance(task.get("data"), dict):
         return set(minimal_tags(task, options)), True
     made = [entry for key in ("annotations", "completions") for entry in dicts(task.get(key))]
@@ -170,7 +168,7 @@ def value_tags(value: dict[str, Any], hierarchy: Hierarchy) -> Iterator[str]:
 
 
 def minimal_tags(task: dict[str, Any], options: LabelStudioOptions) -> Iterator[str]:
-    """JSON-MIN: each control is a key of the task; its value a text, `{"choices": [...]}` or a list of regions."""
+    """JSON-MIN: each control is a key of the task; its value is a string, `{"choices": [...]}` or a list of regions."""
     for key, value in task.items():
         if options.control is not None and key != options.control:
             continue

@@ -1,4 +1,4 @@
-"""Which file each image name of a label file means: below which folder, under which spelling."""
+"""Resolves the image names of a label file to files: in which folder, under which spelling."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from fewtags.errors import DataError
 from fewtags.wording import printable
 
 DRIVE = re.compile(r"[A-Za-z]:(?=/)")
-MAX_PREFIXES = 3  # folders of other machines that one label file may name
+MAX_PREFIXES = 3  # path prefixes of other machines per label file
 
 
 class NoImagesError(DataError):
-    """Not one image that a label file names exists."""
+    """None of the images in a label file exists."""
 
 
 @dataclass
 class Located:
-    """Where the images are: `found[n]` is the file that `names[n]` means, relative to `root`, or None."""
+    """Where the images are: `found[n]` is the file for `names[n]`, relative to `root`, or None."""
 
     root: Path
     names: list[str]
     found: list[str | None]
-    outside: set[int] = field(default_factory=set)  # rows whose path leads out of the root, and is refused
+    outside: set[int] = field(default_factory=set)  # rows rejected because their path is outside the root
     notes: list[str] = field(default_factory=list)  # what had to be guessed
 
     def missing(self, row: int, where: str) -> Finding:
-        """Why a row has no image, for people."""
+        """The finding about a row without an image."""
         name = self.names[row]
         if row in self.outside:
             message = f"'{name}' leads out of {self.root}; the row was left out (--allow-outside accepts it)"
             return Finding("image outside the folder", where, message)
         kind = unsupported_kind(name)
         if kind is not None and _exists(self.root / _forward(name)):
-            return Finding("unsupported image", where, f"{name} {unsupported_reason(kind)}; the row was left out")
+            return Finding("unsupported image", where, f"{name} {unsupported_reason(kind)}; the row was skipped")
         return missing_image(where, name, self.root)
 
 
@@ -51,17 +51,17 @@ def missing_image(where: str, image: str, root: Path) -> Finding:
 
 
 class ImageFolder:
-    """Which image files exist below a folder: one directory listing per folder instead of one question per image."""
+    """Which image files exist below a folder: one directory listing per folder instead of one lookup per image."""
 
     def __init__(self, root: Path):
         self.root = root
         self._listings: dict[str, dict[str, str]] = {}
 
     def find(self, name: str) -> str | None:
-        """The file that a label file calls `name`.
+        """The file for `name` in a label file.
 
-        The suffix may be left out or be that of a RAW file with a picture beside it; a backslash is read as a slash,
-        and upper and lower case may differ where that leaves one file.
+        The suffix may be missing or be that of a RAW file next to a picture; a backslash is read as a slash,
+        and case may differ if that is unambiguous.
         """
         folder, base = posixpath.split(posixpath.normpath(_forward(name)))
         listing = self._listing(folder)
@@ -75,7 +75,7 @@ class ImageFolder:
         if folder not in self._listings:
             try:
                 files = sorted(filter(is_image, os.listdir(self.root / folder)))
-            except (OSError, ValueError):  # no such folder; a NUL or half a character in its name
+            except (OSError, ValueError):  # no such folder; NUL or a lone surrogate in its name
                 files = []
             stems = {os.path.splitext(file)[0]: file for file in files}
             exact = stems | {file: file for file in files}
@@ -85,7 +85,7 @@ class ImageFolder:
 
 
 def image_roots(file: Path, images: Path | None) -> list[Path]:
-    """Where the images of a label file may be: the given folder, beside the file, or in a folder beside it."""
+    """Where the images of a label file may be: the given folder, next to the file, or in a folder next to it."""
     if images is not None:
         return list(dict.fromkeys((images, images.parent, file.parent)))
     return [file.parent, *sorted(path for path in file.parent.iterdir() if path.is_dir())]
@@ -94,7 +94,7 @@ def image_roots(file: Path, images: Path | None) -> list[Path]:
 def locate(
     names: Sequence[str], roots: Iterable[Path], file: Path, *, allow_outside: bool = False, search: bool = False
 ) -> Located:
-    """Each image's file below the first root that has most of them, or else the root that has more than the others.
+    """Each image's file below the first root that has most of them, else the root that has the most.
 
     With `search`, a bare name may also be the only image of that name in any folder below the root.
     """
@@ -130,7 +130,7 @@ def look_below(root: Path, names: Sequence[str], allow_outside: bool) -> Located
 
 
 def below(path: str, root: str) -> str:
-    """An absolute path that lies in the root, relative to it; any other path as it is."""
+    """An absolute path inside the root, made relative to it; any other path unchanged."""
     return path[len(root) + 1 :] if path.startswith(root.rstrip("/") + "/") else path
 
 
@@ -157,14 +157,14 @@ def map_prefixes(located: Located) -> None:
 
 
 def foreign_rows(located: Located) -> list[int]:
-    """Rows still without an image whose names start elsewhere; all of them, if none at all was found."""
+    """Rows still without an image whose paths are outside the root; all rows if no image was found."""
     nothing = located.found.count(None) == len(located.found)
     rows = [row for row, image in enumerate(located.found) if image is None]
     return [row for row in rows if nothing or row in located.outside]
 
 
 def best_prefix(paths: Sequence[str], folder: ImageFolder) -> str | None:
-    """The folder of another machine that stands for ours: without it, most of the paths below it exist."""
+    """The other machine's folder that corresponds to ours: with it removed, most of the paths exist."""
     prefixes = Counter(prefix for path in paths for prefix in folders_of(path))
     for prefix, count in sorted(prefixes.items(), key=lambda entry: (-entry[1], len(entry[0])))[:50]:
         rest = [path[len(prefix) :] for path in paths if path.startswith(prefix)]
@@ -193,7 +193,7 @@ def find_by_name(located: Located) -> None:
             located.found[row] = images[0]
             count += 1
     if count:
-        located.notes.append(f"{count:,} images were found by their names in folders below {located.root}.")
+        located.notes.append(f"{count:,} images were found by name in folders below {located.root}.")
 
 
 def none_found(names: Sequence[str], best: Located | None, tried: Sequence[Path], file: Path) -> str:
@@ -201,16 +201,16 @@ def none_found(names: Sequence[str], best: Located | None, tried: Sequence[Path]
     example = f" (the first is '{printable(names[0])}')" if names else ""
     if best is not None and len(best.outside) == len(names):
         return (
-            f"The {count} that {file} names{example} are outside {best.root}; give the folder they are in and this "
+            f"The {count} listed in {file}{example} are outside {best.root}; pass their folder, with this "
             "file as its tags, or use --allow-outside."
         )
     kinds = {unsupported_kind(name) for name in names}
     if len(kinds) == 1 and (kind := kinds.pop()) is not None and _exists(tried[0] / _forward(names[0])):
-        return f"{file} names nothing that can be read: the first, {names[0]}, {unsupported_reason(kind)}."
+        return f"{file} lists no readable image: the first, {names[0]}, {unsupported_reason(kind)}."
     places = " or ".join(str(root) for root in tried[:3])
     return (
-        f"None of the {count} that {file} names{example} is in {places}; "
-        "give the folder of the images and this file as its tags."
+        f"None of the {count} listed in {file}{example} is in {places}; "
+        "pass the image folder, with this file as the tags."
     )
 
 

@@ -1,14 +1,14 @@
 """One-hot CSV: an image column and one column per category with 1, 0, -1 or blank.
 
-1 is present and a blank is unknown, always. What 0 and -1 mean differs between tables, so a person can say it
-(`zero`, `minus_one`). Without being told, a 0 or -1 counts as a statement only where the table itself shows it:
+1 is always present and a blank always unknown. What 0 and -1 mean differs between tables, so it can be set
+(`zero`, `minus_one`). By default, a 0 or -1 means something only where the table itself makes it clear:
 
     values in the table      0         -1         because
     1, 0                     unknown              a 0 may only mean that nobody ticked the box
-    1, 0, blank              absent               a blank is the unknown, so a 0 was put there on purpose
-    1, -1 (and blank)                  absent     the only way to say no
-    1, 0, -1                 unknown   absent     -1 says no, so 0 is the unknown
-    1, 0, -1, blank          unknown   unknown    CheXpert's -1 is "uncertain", elsewhere it is "no": no guess
+    1, 0, blank              absent               blank is unknown, so a 0 was written on purpose
+    1, -1 (and blank)                  absent     the only way to say absent
+    1, 0, -1                 unknown   absent     -1 is absent, so 0 is unknown
+    1, 0, -1, blank          unknown   unknown    CheXpert's -1 is "uncertain", elsewhere it is "absent": no guess
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ STATES = {"absent": ABSENT, "unknown": UNKNOWN}
 
 class OnehotOptions(TableOptions):
     zero: Literal["unknown", "absent"] | None = None
-    """What a 0 means. Default: see docs/reference/data-formats.md; what was chosen is always said."""
+    """What a 0 means. Default: see docs/reference/data-formats.md; the choice is always reported."""
     minus_one: Literal["absent", "unknown"] | None = None
     """What a -1 means: 'unknown' for CheXpert's "uncertain". Default: absent, see zero."""
 
@@ -106,11 +106,11 @@ def read_onehot(path: Path, options: OnehotOptions, images: Path | None) -> Anno
 def tidy(
     labels: np.ndarray, columns: list[str], options: OnehotOptions, file: Path
 ) -> tuple[np.ndarray, list[str], TagNames]:
-    """Columns that are one tag joined, by the rules for tags of any reader; in the order that was asked for."""
+    """Merges columns of the same tag, by the tag rules of every reader; in the requested order."""
     wanted = options.category_list()
     labels, categories, names = tidy_columns(labels, columns, options.tag_rules(), wanted)
     if not categories:
-        raise DataError(f"{file} has no tag left; {' '.join(names.notes)}")
+        raise DataError(f"{file} has no tags left; {' '.join(names.notes)}")
     for name in wanted or ():
         if name not in categories:
             raise UserError(f"{file} has no column for '{name}'; {did_you_mean(name, categories)}")
@@ -122,7 +122,7 @@ def tidy(
 def add_untagged(
     annotations: Annotations, listed: set[str | None], folder: Path | None, options: OnehotOptions
 ) -> Annotations:
-    """Images of the folder that have no row, as unknown."""
+    """Adds images of the folder without a row, as unknown."""
     if folder is None:
         return annotations
     others, words = untagged(listed, annotations.complete, annotations.root, folder, options)
@@ -138,9 +138,9 @@ def add_untagged(
 
 def choose_columns(table: Table, values: np.ndarray, options: OnehotOptions, taken: set[int | None]) -> list[int]:
     if table.header is None:
-        raise UserError(f"{table.file} has no header line; a one-hot table needs one that names the categories.")
+        raise UserError(f"{table.file} has no header line; a one-hot table needs one with the category names.")
     wanted = options.category_list()
-    if wanted is not None and options.aliases is None:  # with aliases, they are not what the columns are called
+    if wanted is not None and options.aliases is None:  # with aliases, they differ from the column names
         return [column for name in wanted for column in columns_called(name, table, options.merge_case)]
     columns_found = category_columns(table, values, taken)
     if not columns_found:
@@ -149,7 +149,7 @@ def choose_columns(table: Table, values: np.ndarray, options: OnehotOptions, tak
 
 
 def columns_called(name: str, table: Table, merge_case: bool) -> list[int]:
-    """All columns that are this category; a UserError where there is none."""
+    """All columns of this category; UserError if there is none."""
     first = table.column(name, ())
     same = [column for column, other in enumerate(table.header or []) if merge_case and fold(other) == fold(name)]
     return same or [column for column in [first] if column is not None]
@@ -166,19 +166,19 @@ def bad_values(table: Table, columns: list[int], values: np.ndarray) -> list[Fin
 
 
 def meanings(values: np.ndarray, options: OnehotOptions, file: Path, findings: list[Finding]) -> tuple[str, str]:
-    """What 0 and -1 mean, by the table at the top of this file; what had to be chosen becomes a finding."""
+    """What 0 and -1 mean, by the table at the top of this file; each default that was needed becomes a finding."""
     zeros, minus_ones, blanks = bool((values == 0).any()), bool((values == -1).any()), bool((values == BLANK).any())
     has_no = minus_ones and options.minus_one != "unknown"
     has_unknown = blanks or (minus_ones and options.minus_one == "unknown")
     zero = options.zero or ("absent" if has_unknown and not has_no else "unknown")
-    # -1 is in doubt where 0 may be the "no": CheXpert writes -1 for "uncertain".
+    # -1 is ambiguous if 0 may mean absent: CheXpert writes -1 for "uncertain".
     doubtful = zeros and has_no and (options.zero == "absent" or (options.zero is None and blanks))
     minus_one = options.minus_one or ("unknown" if doubtful else "absent")
     unsaid = []
     if zeros and options.zero is None and not options.complete:
-        unsaid.append(f"0 was read as {zero} (say zero=absent or zero=unknown)")
+        unsaid.append(f"0 was read as {zero} (set zero=absent or zero=unknown)")
     if doubtful and options.minus_one is None:
-        unsaid.append("-1 was read as unknown (say minus_one=absent or minus_one=unknown)")
+        unsaid.append("-1 was read as unknown (set minus_one=absent or minus_one=unknown)")
     if unsaid:
         findings.append(Finding("ambiguous value", str(file), "; ".join(unsaid)))
     return zero, minus_one
@@ -189,7 +189,7 @@ def to_labels(values: np.ndarray, zero: str, minus_one: str, complete: bool) -> 
     labels[values == 0] = STATES[zero]
     labels[values == -1] = STATES[minus_one]
     if complete:
-        labels[values != BAD] = ABSENT  # a typing mistake is no blank
+        labels[values != BAD] = ABSENT  # a typo is not a blank
     labels[values == 1] = PRESENT
     return labels
 
@@ -197,7 +197,8 @@ def to_labels(values: np.ndarray, zero: str, minus_one: str, complete: bool) -> 
 def usable_rows(
     table: Table, located: Located, splits: list[str], labels: np.ndarray, findings: list[Finding]
 ) -> list[int]:
-    """Rows to keep. A second row of an image is joined to its first: present wins over absent, absent over unknown."""
+    """Rows to keep. A second row of an image is merged into its first: present wins over absent, absent over
+    unknown."""
     first: dict[str, int] = {}
     for row, (line, _) in enumerate(table.rows):
         image, where = located.found[row], table.where(line)
@@ -206,7 +207,7 @@ def usable_rows(
         elif splits[row] not in SPLIT_WORDS:
             findings.append(unknown_split(where, splits[row]))
         elif image in first:
-            message = f"repeats {image} from line {table.rows[first[image]][0]}; the two rows were joined"
+            message = f"repeats {image} from line {table.rows[first[image]][0]}; the two rows were merged"
             findings.append(Finding("duplicate row", where, message))
             known = labels[first[image]]
             labels[first[image]] = np.where((known == PRESENT) | (labels[row] == UNKNOWN), known, labels[row])

@@ -1,7 +1,7 @@
-"""Open Images: image-level labels that people verified as present or absent, and the names of the class ids.
+"""Open Images: human-verified image-level labels (present or absent), and the names of the class ids.
 
-The label files list nine million images; only rows of images that are there are kept, so that a downloaded part is
-read in one pass over them.
+The label files list nine million images; only rows of images that exist here are kept, so a downloaded subset is
+read in one pass.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ PLACES = ("", "annotations", "labels", "metadata")
 
 class OpenImagesOptions(LabelFileOptions):
     classes: Path | None = None
-    """CSV file of class ids and their names. Default: looked for beside the labels (class-descriptions*.csv)."""
+    """CSV file of class ids and their names. Default: class-descriptions*.csv next to the labels."""
     min_confidence: float | None = Field(None, gt=0, lt=1)
-    """Read machine-made labels as present from this confidence on. Default: only what people verified counts."""
+    """Minimum confidence of machine-generated labels to count as present. Default: only verified labels count."""
 
 
 def is_open_images(file: Path) -> bool:
@@ -47,7 +47,7 @@ def label_files(path: Path) -> list[Path]:
 
 
 def csv_files(path: Path) -> list[Path]:
-    """CSV files in the folder, in its folders for annotations, and in those of its split folders."""
+    """CSV files in the folder, in its annotation folders, and in those of its split folders."""
     folders = [path, *(path / split for split in ("train", "validation", "val", "test"))]
     return sorted(file for folder in folders for place in PLACES for file in (folder / place).glob("*.csv"))
 
@@ -71,7 +71,7 @@ def read_open_images(path: Path, options: OpenImagesOptions, images: Path | None
         read_labels(file, image_of, names, options, rows, ignored, findings)
     if not rows:
         total = plural(ignored["elsewhere"], "label")
-        raise DataError(f"None of the images that {files[0]} names is in {root} ({total} of other images).")
+        raise DataError(f"None of the images listed in {files[0]} is in {root} ({total} for other images).")
     others, words = untagged(rows, options.complete, root, root, options)
     for row in rows.values():
         row.complete = options.complete
@@ -91,7 +91,7 @@ def read_open_images(path: Path, options: OpenImagesOptions, images: Path | None
 
 
 def images_by_id(root: Path, skipped: Skipped) -> dict[str, str]:
-    """The name without suffix is the id. The whole name is one too, for labels written by hand."""
+    """The id is the name without suffix; the full name works too, for labels written by hand."""
     found = {}
     for image in walk_images(root, skipped):
         path = PurePosixPath(image)
@@ -100,7 +100,7 @@ def images_by_id(root: Path, skipped: Skipped) -> dict[str, str]:
 
 
 def class_names(path: Path, files: list[Path], options: OpenImagesOptions) -> tuple[dict[str, str], list[str]]:
-    """Class id -> name, and words about where it came from."""
+    """Class id -> name, and a note about their source."""
     folder = path if path.is_dir() else path.parent
     maps = [options.classes] if options.classes is not None else [file for file in csv_files(folder) if is_map(file)]
     names: dict[str, str] = {}
@@ -111,8 +111,8 @@ def class_names(path: Path, files: list[Path], options: OpenImagesOptions) -> tu
         except (OSError, csv.Error) as error:
             raise UserError(f"{file} cannot be read as a table of class ids and names: {error}.") from None
     if names:
-        return names, [f"Names of the class ids from {maps[0]}."]
-    return {}, [f"{files[0]} was read without names for its class ids; give them as classes=class-descriptions.csv."]
+        return names, [f"Class names from {maps[0]}."]
+    return {}, [f"{files[0]} was read without class names; pass them as classes=class-descriptions.csv."]
 
 
 def is_map(file: Path) -> bool:
@@ -128,7 +128,7 @@ def read_labels(
     ignored: Counter[str],
     findings: list[Finding],
 ) -> None:
-    """Add one file's labels to `rows`, by image; what is passed over is counted in `ignored`."""
+    """Add one file's labels to `rows`, by image; skipped labels are counted in `ignored`."""
     split = split_of(file)
     for line, key, label, confidence in verified(file, findings):
         image = image_of.get(key)
@@ -163,14 +163,14 @@ def verified(file: Path, findings: list[Finding]) -> Iterator[tuple[int, str, st
                     yield reader.line_num, key, label, float(confidence)
                 except (IndexError, ValueError):
                     if any(cell.strip() for cell in cells):
-                        message = "the row has no confidence from 0 to 1; it was left out"
+                        message = "the row has no confidence between 0 and 1; it was skipped"
                         findings.append(Finding("malformed row", f"{file}:{reader.line_num}", message))
     except (csv.Error, ValueError, OSError) as error:
         raise DataError(f"{file} cannot be read as labels of Open Images: {error}.") from None
 
 
 def split_of(file: Path) -> str:
-    """train, val or test by the file's name, or by the folder it is in; '' when neither says it."""
+    """train, val or test, from the file's name or its folder; '' if neither says."""
     for name in (file.name, *(parent.name for parent in list(file.parents)[:2])):
         if match := SPLIT.search(name.lower()):
             return {"validation": "val"}.get(match.group(), match.group())
@@ -180,8 +180,8 @@ def split_of(file: Path) -> str:
 def ignored_notes(ignored: Counter[str]) -> list[str]:
     notes = []
     if ignored["elsewhere"]:
-        notes.append(f"{plural(ignored['elsewhere'], 'label')} of images that are not here passed over.")
+        notes.append(f"{plural(ignored['elsewhere'], 'label')} for images that are not here skipped.")
     if ignored["machine"]:
-        machine = plural(ignored["machine"], "machine-made label")
-        notes.append(f"{machine} passed over (min_confidence=0.8 reads the surer ones).")
+        machine = plural(ignored["machine"], "machine-generated label")
+        notes.append(f"{machine} skipped (min_confidence=0.8 reads the more confident ones).")
     return notes

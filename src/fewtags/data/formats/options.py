@@ -1,6 +1,6 @@
-"""What a person can say about their dataset when looking at it is not enough.
+"""Options for what cannot be detected from the dataset itself.
 
-Every layout understands ReadOptions; a reader with more to ask has a class of its own, in its own file.
+Every layout accepts ReadOptions; a reader with more options defines a subclass in its own file.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Options = TypeVar("Options", bound="TypedOptions")
 
 
 class TypedOptions(Settings):
-    """Options given as `-o name=value`: text is turned into what the field asks for."""
+    """Options given as `-o name=value`: text is converted to the field's type."""
 
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], who: str, elsewhere: Mapping[str, str] | None = None) -> Self:
-        """`who` takes these options ("The csv reader"); `elsewhere` says who else has an option of that name."""
+        """`who` takes these options ("The csv reader"); `elsewhere` maps other options to their owner."""
         for name in values:
             if name not in cls.model_fields:
                 others = f" ({elsewhere[name]} has it)" if elsewhere and name in elsewhere else ""
@@ -48,20 +48,20 @@ class ReadOptions(TypedOptions):
     complete: bool = False
     """Every image's tag list is complete, so a tag that is not listed is absent. Default: it is unknown."""
     train_list: Path | None = None
-    """Text file of the training images, one per line. Images that no given list names are left out."""
+    """Text file of the training images, one per line. Images in none of the given lists are skipped."""
     test_list: Path | None = None
-    """Text file of the test images, one per line. Given alone, all other images are for training."""
+    """Text file of the test images, one per line. If it is the only list, all other images are training images."""
     aliases: Path | None = None
     """YAML file that merges, renames, implies and excludes tags. `fewtags check --propose FILE` drafts one."""
     min_images: int = Field(0, ge=0)
-    """Leave out tags that fewer images than this are known to have."""
+    """Drop tags that fewer images than this are known to have."""
     merge_case: bool = True
-    """Read tags that differ only in upper and lower case or in blanks as one."""
+    """Merge tags that differ only in case or whitespace."""
 
     @field_validator("categories", mode="before")
     @classmethod
     def _list_from_text(cls, value: Any) -> Any:
-        """`[cat, dog]` as it comes from the command line."""
+        """Parse `[cat, dog]` from the command line."""
         if isinstance(value, str) and value.strip().startswith("["):
             try:
                 value = yaml.load(value, Loader=yaml.BaseLoader)
@@ -75,7 +75,7 @@ class ReadOptions(TypedOptions):
         return self.categories
 
     def tag_rules(self) -> TagRules:
-        """How tags are named. Rare ones are dropped only where nobody listed the categories to use."""
+        """How tags are named. Rare ones are dropped only if no list of categories was given."""
         rules: dict[str, Any] = {"merge_case": self.merge_case}
         if self.aliases is not None:
             rules["aliases"] = read_aliases(self.aliases)
@@ -83,16 +83,16 @@ class ReadOptions(TypedOptions):
 
 
 class LabelFileOptions(ReadOptions):
-    """For layouts in which a file names the images."""
+    """For layouts in which a file lists the images."""
 
     keep_untagged: bool | None = None
-    """Keep images of the folder that the file does not list, as unknown. Default: yes, unless lists are complete."""
+    """Keep images in the folder that the file does not list, as unknown. Default: yes, unless lists are complete."""
     allow_outside: bool = False
-    """Accept image paths that lead out of the data folder (`../x.jpg`, or absolute ones)."""
+    """Accept image paths outside the data folder (`../x.jpg`, or absolute ones)."""
 
 
 def read_lines(file: Path) -> list[str]:
-    """The lines of a text file that are not blank."""
+    """The non-blank lines of a text file."""
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:

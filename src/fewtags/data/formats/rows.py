@@ -1,4 +1,4 @@
-"""Rows of tags, as most label files have them, put together as Annotations."""
+"""Builds Annotations from rows of tags, which is what most label files contain."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.wording import plural
 
 SPLIT_WORDS = {
-    "": "train",  # data without splits is all for training
+    "": "train",  # data without splits is all training data
     "train": "train",
     "training": "train",
     "val": "val",
@@ -41,11 +41,11 @@ class Row:
     where: str  # file:line
     present: set[str]
     absent: set[str] = field(default_factory=set)
-    unknown: set[str] = field(default_factory=set)  # exceptions from `complete`
+    unknown: set[str] = field(default_factory=set)  # exceptions to `complete`
     split: str = ""
     complete: bool = False
-    id: str = ""  # what another tool calls this image
-    listed: bool = True  # somebody looked at the image; otherwise the option `complete` says nothing about it
+    id: str = ""  # the image's id in another tool
+    listed: bool = True  # somebody labelled the image; otherwise the option `complete` does not apply to it
 
     @property
     def tags(self) -> set[str]:
@@ -79,9 +79,9 @@ def assemble(
     categories: list[str] | None = None,
     folder: Path | None = None,
 ) -> Annotations:
-    """Rows of a label file: missing images left out, rows of one image merged, images of `folder` in no row added.
+    """Rows of a label file: missing images skipped, rows of the same image merged, unlisted images of `folder` added.
 
-    `folder` is what the person named, `roots` are the places where the images may be.
+    `folder` is the one the user gave, `roots` are the places where the images may be.
     """
     if not rows:
         raise DataError(f"{file} has no usable image; {first_problem(findings)}")
@@ -127,10 +127,10 @@ def label_rows(
     report_others: bool = True,
     notes: Iterable[str] = (),
 ) -> Annotations:
-    """Rows of existing images, one for each, as Annotations. `categories` is the source's own vocabulary, if any.
+    """Rows of existing images, one per image, as Annotations. `categories` is the source's own vocabulary, if any.
 
-    What a person gave as the option `categories` goes before it, and is in the names that tags have in the end. A tag
-    that is not among the categories is a finding, unless the source is known to have many others.
+    The option `categories` takes precedence and uses final tag names. A tag
+    outside the categories is a finding, unless the source is known to have many others.
     """
     wanted = options.category_list()
     names = tidy_rows(rows, options.tag_rules(), wanted or categories)
@@ -158,7 +158,7 @@ def label_rows(
 
 
 def renamed_categories(categories: list[str], names: TagNames, options: ReadOptions) -> list[str]:
-    """A source's own vocabulary under the names that its tags have in the end."""
+    """A source's own vocabulary under its tags' final names."""
     rules = options.tag_rules()
     final = [names.final.get(name, rules.aliases.final(name)) for name in categories]
     present = {fold(name) for name in final if name is not None}
@@ -169,24 +169,24 @@ def renamed_categories(categories: list[str], names: TagNames, options: ReadOpti
 def untagged(
     listed: Collection[str | None], complete: bool, root: Path, folder: Path, options: LabelFileOptions
 ) -> tuple[list[str], list[str]]:
-    """Images of the folder that no row is about, and words about them and about photos that were skipped.
+    """Images of the folder without a row, and notes about them and about skipped photos.
 
-    Where every tag list is complete, somebody chose the images, so others are left out unless asked for.
+    If every tag list is complete, the images were selected by hand, so others are skipped by default.
     """
     keep = not complete if options.keep_untagged is None else options.keep_untagged
     skipped = Skipped()
     others = [image for image in images_below(root, folder, skipped) if image not in listed]
     notes = []
     if others:
-        done = "kept as unknown" if keep else "left out (keep_untagged=true keeps them as unknown)"
-        notes.append(f"{plural(len(others), 'image')} of {folder} in no row {done}.")
+        done = "kept as unknown" if keep else "skipped (keep_untagged=true keeps them as unknown)"
+        notes.append(f"{plural(len(others), 'image')} in {folder} without a row {done}.")
     if words := skipped.sentence(folder):
         notes.append(words)
     return others if keep else [], notes
 
 
 def images_below(root: Path, folder: Path, skipped: Skipped) -> Iterator[str]:
-    """Images of `folder`, relative to `root`, where one of the two lies in the other."""
+    """Images of `folder`, relative to `root`, if one of the two contains the other."""
     inside = os.path.relpath(folder.resolve(), root.resolve())
     if inside == "." or os.path.relpath(root.resolve(), folder.resolve()).split(os.sep)[0] != "..":
         yield from walk_images(root, skipped)
@@ -196,7 +196,7 @@ def images_below(root: Path, folder: Path, skipped: Skipped) -> Iterator[str]:
 
 
 def merge(rows: list[Row], findings: list[Finding]) -> list[Row]:
-    """One row per image: lists of several rows are joined; present wins over absent, absent over unknown."""
+    """One row per image: tag lists of several rows are merged; present wins over absent, absent over unknown."""
     merged: dict[str, Row] = {}
     for row in rows:
         first = merged.setdefault(row.image, row)
@@ -211,10 +211,10 @@ def merge(rows: list[Row], findings: list[Finding]) -> list[Row]:
 
 def add_row(first: Row, row: Row, findings: list[Finding]) -> None:
     if row.says_nothing_more_than(first):
-        message = f"repeats what {first.where} says about {row.image}; it was left out"
+        message = f"repeats what {first.where} says about {row.image}; it was skipped"
         findings.append(Finding("duplicate row", row.where, message))
     if first.split and row.split not in ("", first.split):
-        message = f"puts {row.image} into '{row.split}', but {first.where} put it into '{first.split}', where it stays"
+        message = f"puts {row.image} in '{row.split}', but {first.where} put it in '{first.split}', where it stays"
         findings.append(Finding("conflicting split", row.where, message))
     first.present |= row.present
     first.absent |= row.absent
@@ -229,14 +229,14 @@ def keep_known_splits(rows: list[Row], findings: list[Finding]) -> Iterator[Row]
     for row in rows:
         word = row.split.strip().lower()
         if word in SPLIT_WORDS:
-            row.split = SPLIT_WORDS[word] if word else ""  # blank gives way to what another row of the image says
+            row.split = SPLIT_WORDS[word] if word else ""  # a blank yields to another row of the same image
             yield row
         else:
             findings.append(unknown_split(row.where, row.split))
 
 
 def unknown_split(where: str, split: str) -> Finding:
-    return Finding("unknown split", where, f"the split '{split}' is not train, val or test; the row was left out")
+    return Finding("unknown split", where, f"the split '{split}' is not train, val or test; the row was skipped")
 
 
 def drop_unknown_categories(rows: list[Row], categories: set[str], findings: list[Finding] | None) -> None:
@@ -269,7 +269,7 @@ def similar_names(categories: list[str], file: Path) -> Iterator[Finding]:
     for name in categories:
         first = seen.setdefault(fold(name), name)
         if first != name:
-            message = f"'{first}' and '{name}' are two categories that differ only in upper and lower case"
+            message = f"'{first}' and '{name}' are two categories that differ only in case"
             yield Finding("similar categories", str(file), message)
 
 
@@ -277,7 +277,7 @@ def first_problem(findings: list[Finding]) -> str:
     return f"the first problem is {findings[0]}." if findings else "it is empty."
 
 
-# --- words ---
+# --- wording ---
 
 
 def counts(labels: np.ndarray) -> str:

@@ -16,17 +16,17 @@ from fewtags.errors import UserError
 
 class SidecarOptions(ReadOptions):
     separator: str | None = None
-    """What stands between the tags. Default: commas and line breaks."""
+    """Separator between tags. Default: commas and line breaks."""
 
 
 def detects_sidecar(path: Path) -> bool:
-    if not path.is_dir() or tag_table(path) is not None:  # booru sets have a reader of their own
+    if not path.is_dir() or tag_table(path) is not None:  # booru sets have their own reader
         return False
     return any(sidecar(path / image).is_file() for image in walk_images(path))
 
 
 def sidecar(image: Path) -> Path:
-    """`cat.jpg` -> `cat.txt`; where only `cat.jpg.txt` exists, that."""
+    """`cat.jpg` -> `cat.jpg.txt` if it exists, else `cat.txt`."""
     longer = image.with_name(image.name + ".txt")
     return longer if longer.is_file() else image.with_suffix(".txt")
 
@@ -60,7 +60,7 @@ def read_tags(file: Path, separator: str | None, findings: list[Finding]) -> set
 
 
 def tag_table(folder: Path) -> Path | None:
-    """The table of tags with their counts that taggers for drawings come with."""
+    """The table of tags and counts that comes with taggers for drawings."""
     file = folder / TAG_TABLE
     return file if file.is_file() else None
 

@@ -1,4 +1,4 @@
-"""A CSV file as rows and columns: the delimiter, the header and the image column are found by looking."""
+"""A CSV file as rows and columns; the delimiter, the header and the image column are detected."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ CODES = {
     **dict.fromkeys(BLANKS, BLANK),
 }
 LONGEST_VALUE = 8  # characters of a cell that may be a value
-NUM_SAMPLED = 200  # lines looked at to find the delimiter and to tell one layout from another
+NUM_SAMPLED = 200  # lines sampled to detect the delimiter and the layout
 CELLS_SAMPLED = 200_000
 BYTES_SAMPLED = 4_000_000
 
 
 class TableOptions(LabelFileOptions):
     delimiter: str | None = None
-    """What stands between the columns. Default: looked for among comma, semicolon, tab and bar."""
+    """Column delimiter. Default: detected among comma, semicolon, tab and bar."""
     image_column: str | None = None
-    """The column with the image files. Default: found by its content, then by its name."""
+    """Column with the image files. Default: detected by content, then by name."""
     split_column: str | None = None
-    """The column that says train, val or test. Default: the one called 'split'."""
+    """Column with train, val or test. Default: the one named 'split'."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Table:
     header: list[str] | None
     rows: list[tuple[int, list[str]]]  # line number, cells
     image: int  # the image column
-    encoding: str  # words about it, when it is not UTF-8
+    encoding: str  # a note about it if it is not UTF-8
 
     @property
     def width(self) -> int:
@@ -81,7 +81,7 @@ class Table:
         return [row[column].strip() for _, row in self.rows[:most] if column < len(row)]
 
     def column(self, wanted: str | None, names: tuple[str, ...]) -> int | None:
-        """The column a person named, or the first with one of the usual names; None when there is none."""
+        """The column given by the user, or the first with one of the usual names, or None."""
         header = [name.strip().lower() for name in self.header or []]
         if wanted is None:
             return next((header.index(name) for name in names if name in header), None)
@@ -119,7 +119,7 @@ def is_onehot(file: Path) -> bool | None:
 
 @lru_cache(maxsize=64)
 def _is_onehot(file: Path, changed: int, size: int) -> bool | None:
-    """Several readers ask this about the same file; it is sampled again only if it changed."""
+    """Several readers check the same file; it is sampled again only if it changed."""
     try:
         table = read_table(file, TableOptions(), sample=True)
     except UserError:
@@ -130,7 +130,7 @@ def _is_onehot(file: Path, changed: int, size: int) -> bool | None:
     columns = category_columns(table, codes(table), taken)
     others = set(range(len(table.header or []))).difference(columns, taken)
     named_others = [column for column in others if (table.header or [])[column]]
-    return len(columns) > 1 or (len(columns) == 1 and not named_others)  # beside words, one such column is a remark
+    return len(columns) > 1 or (len(columns) == 1 and not named_others)  # among text columns, a single one is a flag
 
 
 def codes(table: Table) -> np.ndarray:
@@ -143,7 +143,7 @@ def codes(table: Table) -> np.ndarray:
 
 
 class _Codes(dict[str, int]):
-    """Code of a cell as it is written; short cells are remembered."""
+    """The code of a cell; cached for short cells."""
 
     def __missing__(self, cell: str) -> int:
         code = CODES.get(cell.strip().lower(), BAD)
@@ -153,7 +153,7 @@ class _Codes(dict[str, int]):
 
 
 def category_columns(table: Table, values: np.ndarray, taken: set[int | None]) -> list[int]:
-    """The named columns that hold one-hot values; one that is blank throughout is a category nobody looked at."""
+    """The named columns with one-hot values; an all-blank column is a category nobody labelled."""
     filled = (values != BLANK).sum(0)
     valid = filled - (values == BAD).sum(0)
     holds = (2 * valid > filled) | (filled == 0)
@@ -175,18 +175,18 @@ def read_table(file: Path, options: TableOptions, *, sample: bool = False) -> Ta
         header = [cell.strip() for cell in rows[0][1]]
         rows = rows[1:]
     if not rows:
-        raise DataError(f"{file} has a header line and nothing below it.")
+        raise DataError(f"{file} has a header line but no rows.")
     table = Table(file, delimiter, header, rows, 0, encoding)
     table.image = find_image_column(table, options)
     return table
 
 
 def parse(lines: list[str], delimiter: str, file: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells of every row that is not blank."""
+    """Line number and cells of every non-blank row."""
     try:
         reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
     except (TypeError, ValueError):
-        raise UserError(f"delimiter={delimiter!r} cannot stand between columns.") from None
+        raise UserError(f"delimiter={delimiter!r} cannot be used as a delimiter.") from None
     first_line = 1
     try:
         for cells in reader:
@@ -195,12 +195,12 @@ def parse(lines: list[str], delimiter: str, file: Path) -> Iterator[tuple[int, l
             first_line = reader.line_num + 1
     except csv.Error as error:
         raise DataError(
-            f"{file}:{reader.line_num} cannot be read as CSV: {error} (a quotation mark not closed?)."
+            f"{file}:{reader.line_num} cannot be read as CSV: {error} (unclosed quotation mark?)."
         ) from None
 
 
 def sniff_delimiter(lines: list[str], file: Path) -> str:
-    """The delimiter under which cells look like image files or column names, and rows have the same length."""
+    """The delimiter that makes cells look like image files or column names and gives rows of equal length."""
     looked_at, size = [], 0
     for line in lines[:NUM_SAMPLED]:
         looked_at.append(line)
@@ -218,7 +218,7 @@ def sniff_delimiter(lines: list[str], file: Path) -> str:
 
 
 def find_image_column(table: Table, options: TableOptions) -> int:
-    """By name if a person said so; else among the columns of image files, else among all, the usual name."""
+    """By name if given; else the usual name among the columns of image files, else among all columns."""
     if options.image_column is not None:
         return table.column(options.image_column, ()) or 0
     width = table.width
@@ -229,7 +229,7 @@ def find_image_column(table: Table, options: TableOptions) -> int:
     choices = [column for column in named if column in holding] or holding or named
     if not choices:
         columns = ", ".join(table.header or [f"{width} unnamed"])
-        raise UserError(f"No column of {table.file} holds image files; it has {columns}; name one as image_column=.")
+        raise UserError(f"No column of {table.file} holds image files; it has {columns}; set image_column=.")
     return choices[0]
 
 

@@ -1,4 +1,4 @@
-"""Text and JSON files of any origin: decoded, or refused in one sentence."""
+"""Text and JSON files from any source: decoded, or rejected with one sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from fewtags.errors import DataError, UserError
 
-HEAD = 65_536  # bytes looked at to tell one layout from another
+HEAD = 65_536  # bytes read to detect the layout
 
 
 def read_bytes(file: Path, most: int | None = None) -> bytes:
@@ -20,15 +20,15 @@ def read_bytes(file: Path, most: int | None = None) -> bytes:
 
 
 def read_text(file: Path, most: int | None = None) -> tuple[str, str]:
-    """A text file's content whatever its encoding, and words about the encoding when it is not UTF-8.
+    """The content of a text file in any encoding, and a note about the encoding if it is not UTF-8.
 
-    With `most`, whole lines of about so many bytes from its beginning.
+    With `most`, whole lines from the beginning, about that many bytes.
     """
     data = read_bytes(file, most)
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return data.decode("utf-16", errors="replace"), "decoded as UTF-16"
     if b"\0" in data[:4096]:
-        raise UserError(f"{file} should be a text file; it holds binary data.")
+        raise UserError(f"{file} should be a text file; it contains binary data.")
     try:
         return data.decode("utf-8-sig"), ""
     except UnicodeDecodeError:
@@ -36,7 +36,7 @@ def read_text(file: Path, most: int | None = None) -> tuple[str, str]:
 
 
 def read_head(file: Path, num_bytes: int = HEAD) -> str:
-    """The first bytes as text, '' when they cannot be read: detection never fails."""
+    """The first bytes as text, '' if unreadable: detection never fails."""
     try:
         with file.open("rb") as stream:
             return stream.read(num_bytes).decode("utf-8", errors="replace").lstrip("\ufeff \t\r\n")
@@ -45,7 +45,7 @@ def read_head(file: Path, num_bytes: int = HEAD) -> str:
 
 
 def load_json(file: Path, what: str) -> Any:
-    """`what` the file should be, for the sentence about one that is not."""
+    """`what` says what the file should be, for the error message."""
     try:
         return json.loads(read_bytes(file))
     except (ValueError, RecursionError, MemoryError) as error:
@@ -54,7 +54,7 @@ def load_json(file: Path, what: str) -> Any:
 
 
 def whole_number(value: Any) -> int:
-    """An id as files write it (7, "7", 7.0). Raises ValueError for anything else, so that 1e999 and null are no ids."""
+    """An id as written in files (7, "7", 7.0). Raises ValueError for anything else, such as 1e999 and null."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a whole number")
     try:
@@ -76,4 +76,4 @@ def only_file(path: Path, files: list[Path]) -> Path:
     if len(files) == 1:
         return files[0]
     found = f"{len(files)} label files ({', '.join(file.name for file in files)})" if files else "no label file"
-    raise UserError(f"{path} holds {found}; name the one to read as the tags.")
+    raise UserError(f"{path} contains {found}; pass the one to read as the tags.")

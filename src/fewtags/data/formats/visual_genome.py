@@ -24,14 +24,14 @@ from fewtags.data.tag_names import tidy_rows
 from fewtags.errors import DataError, UserError
 
 IMAGE_FOLDERS = ("VG_100K", "VG_100K_2", "images/VG_100K", "images/VG_100K_2", "images", "")
-CHUNK = 1 << 22  # objects.json has 400 MB: it is read in pieces of this many characters
+CHUNK = 1 << 22  # objects.json has 400 MB: it is read in chunks of this many characters
 
 
 class VisualGenomeOptions(ReadOptions):
     num_categories: int = Field(200, ge=1)
-    """How many of the most frequent names are categories."""
+    """Number of categories: the most frequent names."""
     test_images: int = Field(10_000, ge=0)
-    """How many images are drawn for testing when no list is given."""
+    """Number of test images, drawn at random if no list is given."""
     split_seed: int = Field(0, ge=0)
     """The seed of that draw."""
 
@@ -73,25 +73,25 @@ def read_visual_genome(path: Path, options: VisualGenomeOptions, images: Path | 
 
 
 def read_objects(file: Path, findings: list[Finding]) -> Iterator[tuple[int, set[str]]]:
-    """Each image's id and its object names, in lower case and without outer blanks."""
+    """Each image's id and its object names, lower-cased and stripped."""
     for number, item in enumerate(stream_array(file)):
         try:
             key = whole_number(item["image_id"] if "image_id" in item else item["id"])
             names = {sys.intern(str(name).strip().lower()) for thing in item["objects"] for name in thing["names"]}
         except (KeyError, TypeError, ValueError):
-            message = f"entry {number} has no image_id or no objects with names; it was left out"
+            message = f"entry {number} has no image_id or no objects with names; it was skipped"
             findings.append(Finding("malformed entry", str(file), message))
         else:
             yield key, names - {""}
 
 
 def stream_array(file: Path) -> Iterator[Any]:
-    """The items of a JSON array, one by one: the whole of Visual Genome parsed at once takes gigabytes."""
+    """The items of a JSON array, one by one: parsing all of Visual Genome at once takes gigabytes."""
     decoder = json.JSONDecoder()
     with file.open(encoding="utf-8", errors="replace") as stream:
         text = stream.read(CHUNK).lstrip()
         if not text.startswith("["):
-            raise DataError(f"{file} should be a JSON list of images with their objects; it does not begin with '['.")
+            raise DataError(f"{file} should be a JSON list of images with their objects; it does not start with '['.")
         text = text[1:]
         position, wanted = 0, CHUNK
         while True:
@@ -107,7 +107,7 @@ def stream_array(file: Path) -> Iterator[Any]:
                 if not more:
                     raise DataError(f"{file} is cut off or is not valid JSON near its end.") from None
                 text, position = text[position:] + more, 0
-                wanted = 2 * len(text)  # a long item is tried again a few times, not once for each piece
+                wanted = 2 * len(text)  # a long item is retried a few times, not once per chunk
                 continue
             yield item
 
@@ -115,7 +115,7 @@ def stream_array(file: Path) -> Iterator[Any]:
 def existing_images(
     file: Path, root: Path, names_of: dict[int, set[str]], findings: list[Finding]
 ) -> dict[str, set[str]]:
-    """Image file -> object names, in the order of the image ids; images without a file are left out."""
+    """Image file -> object names, in the order of the image ids; images without a file are skipped."""
     folders = {folder: ImageFolder(root / folder) for folder in IMAGE_FOLDERS}
     existing = {}
     for key, names in names_of.items():
@@ -125,23 +125,23 @@ def existing_images(
         else:
             findings.append(missing_image(str(file), f"{key}.jpg", root))
     if not existing:
-        raise DataError(f"None of the {len(names_of):,} images that {file} names is in {root} or its VG_100K folders.")
+        raise DataError(f"None of the {len(names_of):,} images listed in {file} is in {root} or its VG_100K folders.")
     return existing
 
 
 def most_frequent(frequency: Counter[str], number: int) -> list[str]:
-    """By the number of images that show it; equal counts in alphabetical order."""
+    """By number of images; ties in alphabetical order."""
     first = heapq.nsmallest(number, frequency.items(), key=lambda entry: (-entry[1], entry[0]))
     return [name for name, _ in first]
 
 
 def draw_test_split(num_images: int, options: VisualGenomeOptions) -> np.ndarray:
-    """`test_images` images, drawn without replacement from those sorted by id. Given lists replace this later."""
+    """`test_images` images, drawn without replacement from those sorted by id. List files override this later."""
     splits = np.full(num_images, "train")
     if options.train_list is None and options.test_list is None:
         if options.test_images >= num_images:
             raise UserError(
-                f"test_images={options.test_images} leaves no training image, as there are {num_images}; set it lower."
+                f"test_images={options.test_images} leaves no training images, as there are {num_images}; lower it."
             )
         splits[np.random.default_rng(options.split_seed).permutation(num_images)[: options.test_images]] = "test"
     return splits

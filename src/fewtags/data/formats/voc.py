@@ -54,7 +54,7 @@ def read_voc(path: Path, options: VocOptions, images: Path | None) -> Annotation
             ignored = set(seen) - clear if options.difficult == "ignore" else set()
             rows.append(Row(image, str(file), clear, set(seen) - clear - ignored, ignored, split, complete=True))
     if not rows:
-        raise DataError(f"{folder} lists no image that has both its image file and its XML file.")
+        raise DataError(f"{folder} lists no image that has both an image file and an XML file.")
     return label_rows(
         merge(rows, findings),
         root,
@@ -75,8 +75,8 @@ def choose_year(path: Path, year: int | None) -> Path:
         return folders[0]
     if not folders:
         wanted = f"VOC{year}" if year else "VOC devkit (a folder with Annotations, ImageSets/Main and JPEGImages)"
-        raise UserError(f"{path} holds no {wanted}.")
-    raise UserError(f"{path} holds {', '.join(folder.name for folder in folders)}; choose one with year=.")
+        raise UserError(f"{path} contains no {wanted}.")
+    raise UserError(f"{path} contains {', '.join(folder.name for folder in folders)}; choose one with year=.")
 
 
 def listed_images(folder: Path) -> Iterator[tuple[str, str]]:
@@ -93,18 +93,18 @@ def listed_images(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def read_xml(file: Path, findings: list[Finding]) -> dict[str, bool] | None:
-    """Object name -> is one of them not `difficult`? None, with a finding, when the file cannot be read."""
+    """Object name -> is at least one of them not `difficult`? None, with a finding, if the file cannot be read."""
     try:
         objects = parse_xml(file.read_bytes()).findall("object")
     except FileNotFoundError:
-        findings.append(Finding("missing annotation", str(file), "the XML file does not exist; the image was left out"))
+        findings.append(Finding("missing annotation", str(file), "the XML file does not exist; the image was skipped"))
         return None
-    except (OSError, ValueError) as error:  # a folder of that name; half a character or a NUL in the name
-        findings.append(Finding("malformed file", str(file), f"cannot be read ({error}); the image was left out"))
+    except (OSError, ValueError) as error:  # a folder of that name; a lone surrogate or NUL in the name
+        findings.append(Finding("malformed file", str(file), f"cannot be read ({error}); the image was skipped"))
         return None
     except MalformedXml as error:
         where = f"{file}:{error.line}" if error.line else str(file)
-        findings.append(Finding("malformed file", where, f"the XML cannot be parsed ({error}); the image was left out"))
+        findings.append(Finding("malformed file", where, f"the XML cannot be parsed ({error}); the image was skipped"))
         return None
     seen: dict[str, bool] = {}
     for thing in objects:
@@ -114,7 +114,7 @@ def read_xml(file: Path, findings: list[Finding]) -> dict[str, bool] | None:
 
 
 def reading_note(folder: Path, labels: np.ndarray, options: VocOptions) -> str:
-    meaning = "absent" if options.difficult == "drop" else "unknown, and left out of the evaluation"
+    meaning = "absent" if options.difficult == "drop" else "unknown, and excluded from evaluation"
     return (
         f"Read {folder} as Pascal VOC: {counts(labels)}; labels are complete; "
         f"a tag seen only in `difficult` objects is {meaning}."

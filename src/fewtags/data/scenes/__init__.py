@@ -1,9 +1,9 @@
-"""The generated demo dataset: drawn scenes of everyday things with the exact truth about what can be seen in them.
+"""The generated demo dataset: drawn scenes of everyday objects with exact ground truth.
 
 sketch.py        polygons, and the shapes made of them
 objects.py       OBJECTS: the categories and how each is sketched
-places.py        PLACES: backgrounds, what is likely to be seen there, and what is seen together
-composition.py   draw_scene: one picture and its truth
+places.py        PLACES: backgrounds, which objects are likely there, and which occur together
+composition.py   draw_scene: one picture and its ground truth
 folder.py        make_scenes: a whole dataset on disk
 backbone.safetensors   timm's test_resnet, trained to name single drawn objects by tools/pretrain_demo_backbone.py
 """

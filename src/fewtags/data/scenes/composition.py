@@ -13,21 +13,21 @@ from fewtags.data.scenes.objects import OBJECTS
 from fewtags.data.scenes.places import COMPANIONS, PLACES, Place
 from fewtags.data.scenes.sketch import Sketch, any_colour, shade, turned
 
-LEAST_VISIBLE = 0.35  # an object that shows less of itself is taken out of the scene
+LEAST_VISIBLE = 0.35  # an object less visible than this is removed from the scene
 OBJECT_COUNTS = {1: 0.18, 2: 0.34, 3: 0.28, 4: 0.14, 5: 0.06}
-SUPERSAMPLING = 2  # drawn this much larger, then averaged, for smooth edges
-MARGIN = 0.4  # how far beyond the image's edge an object is followed, as a share of the image's side
+SUPERSAMPLING = 2  # drawn at this scale, then averaged, for smooth edges
+MARGIN = 0.4  # how far beyond the image's edge objects are rendered, as a share of its side
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A sketch and where it is: its point u lies at u @ matrix.T + offset, the image being the unit square."""
+    """A sketch and its placement: point u lies at u @ matrix.T + offset; the image is the unit square."""
 
     sketch: Sketch
     matrix: np.ndarray  # [2, 2]
     offset: np.ndarray  # [2]
-    category: str | None = None  # None for what is no object: the background and clutter
-    foot: float = 0.0  # height of the point it stands on: who stands lower in the image is nearer
+    category: str | None = None  # None for the background and clutter
+    foot: float = 0.0  # y of the point it stands on: lower in the image is nearer
 
     def at(self, points: np.ndarray) -> np.ndarray:
         return points @ self.matrix.T + self.offset
@@ -37,7 +37,7 @@ Scene = list[Placed]  # from back to front
 
 
 def draw_scene(rng: Generator, size: int = 96) -> tuple[Image.Image, set[str]]:
-    """A picture of `size` x `size` pixels and the categories that can be seen in it, never none."""
+    """A picture of `size` x `size` pixels and the categories visible in it, at least one."""
     while True:
         scene = compose(rng)
         picture, visible = render(scene, size)
@@ -50,7 +50,7 @@ def draw_scene(rng: Generator, size: int = 96) -> tuple[Image.Image, set[str]]:
 
 
 def draw_portrait(rng: Generator, category: str, size: int = 64) -> Image.Image:
-    """A picture of one large object, as the photographs are that backbones are usually pretrained on."""
+    """A picture of one large object, like the photos backbones are usually pretrained on."""
     place = list(PLACES.values())[rng.integers(len(PLACES))]
     background = Placed(place.background(rng, rng.uniform(0.35, 0.6)), np.eye(2), np.zeros(2))
     side = rng.uniform(0.4, 0.95)
@@ -74,7 +74,7 @@ def compose(rng: Generator) -> Scene:
 
 
 def choose_categories(place: Place, rng: Generator) -> list[str]:
-    """One object after the other, each likelier beside its companions; some come twice."""
+    """Draws one object after the other, each more likely next to its companions; some occur twice."""
     chosen: list[str] = []
     for _ in range(list(OBJECT_COUNTS)[_draw(rng, list(OBJECT_COUNTS.values()))]):
         odds = dict(place.odds)
@@ -94,7 +94,7 @@ def _draw(rng: Generator, weights: Sequence[float]) -> int:
 
 def _place_objects(categories: list[str], rng: Generator, horizon: float) -> list[Placed]:
     placed: list[Placed] = []
-    for category in sorted(categories, key=lambda category: category == "cup"):  # cups look for a table
+    for category in sorted(categories, key=lambda category: category == "cup"):  # cups go on a table
         size = OBJECTS[category].size * rng.uniform(0.7, 1.25)
         table = next((other for other in placed if other.category == "table"), None)
         if category == "cup" and table:
@@ -118,7 +118,7 @@ def _stand(category: str, rng: Generator, x: float, y: float, size: float, foot:
 
 
 def _clutter(rng: Generator, largest: float) -> Placed:
-    """A shape that is nothing: a splinter, a bent bar or a blot."""
+    """A meaningless shape: a splinter, a bent bar or a blot."""
     sketch, colour = Sketch(), any_colour(rng)
     shape = rng.integers(3)
     if shape == 0:
@@ -132,13 +132,13 @@ def _clutter(rng: Generator, largest: float) -> Placed:
     return Placed(sketch, size * turned(rng.uniform(0, 360)), rng.uniform(-0.05, 0.95, 2))
 
 
-# --- how it looks ---
+# --- rendering ---
 
 
 def render(scene: Scene, size: int) -> tuple[Image.Image, dict[int, float]]:
-    """The picture, and for each object (its position in the scene) the share of it that can be seen.
+    """The picture, and for each object (by position in the scene) the share of it that is visible.
 
-    A second canvas, wider by a margin, holds in each pixel the number of what is seen there. An object's own area is
+    A second canvas, wider by a margin, stores in each pixel which object is visible there. An object's own area is
     counted when it has just been drawn, its visible area when the scene is finished and cut to the image.
     """
     picture = Image.new("RGB", (size * SUPERSAMPLING,) * 2)

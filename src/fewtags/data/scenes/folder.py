@@ -1,4 +1,4 @@
-"""A dataset of scenes on disk: images by split, `annotations.jsonl` with complete labels, and the recipe followed."""
+"""A dataset of scenes on disk: images by split, `annotations.jsonl` with complete labels, and the recipe."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fewtags.data.scenes.composition import draw_scene
 from fewtags.data.scenes.objects import OBJECTS
 from fewtags.errors import UserError
 
-VERSION = 1  # of the drawings; raise it when the same seed gives other pictures or another truth
+VERSION = 1  # of the drawings; increase it when the same seed gives other pictures or labels
 ANNOTATIONS, RECIPE = "annotations.jsonl", "recipe.json"
 _SPLITS = ("train", "test")
 
 
 def make_scenes(folder: str | Path, num_train: int, num_test: int, seed: int = 0, size: int = 96) -> Annotations:
-    """Draw the dataset into `folder`, unless it is there already, and return its annotations.
+    """Draw the dataset into `folder`, unless it already exists, and return its annotations.
 
-    An image depends on the seed, its split and its number alone, so a larger dataset contains the smaller one.
+    An image depends only on the seed, its split and its number, so a larger dataset contains the smaller one.
     """
     folder = Path(folder)
     recipe = {"version": VERSION, "seed": seed, "size": size, "train": num_train, "test": num_test}
-    # The recipe has its final name only while everything it describes is there.
+    # The recipe has its final name only while everything it describes exists.
     finished, unfinished = folder / RECIPE, folder / (RECIPE + ".part")
     if finished.exists() and json.loads(finished.read_text()) == recipe:
         return Annotations.load(folder / ANNOTATIONS)
@@ -48,11 +48,11 @@ def make_scenes(folder: str | Path, num_train: int, num_test: int, seed: int = 0
 
 
 def _claim(folder: Path, finished: Path, unfinished: Path) -> None:
-    """Make the folder ready to be drawn into; a folder that holds anything but scenes is left alone."""
+    """Prepare the folder; one that contains anything but scenes is left alone."""
     if finished.exists():
         finished.replace(unfinished)
     elif not unfinished.exists() and folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} holds files that are not scenes; name a new or an empty folder for them.")
+        raise UserError(f"{folder} contains files that are not scenes; choose a new or empty folder.")
     for split in _SPLITS:
         (folder / split).mkdir(parents=True, exist_ok=True)
 

@@ -1,4 +1,4 @@
-"""OBJECTS: the categories of the scenes, each with the function that sketches one in a new shape, pose and colour."""
+"""OBJECTS: the categories of the scenes, each with a function that sketches one in a random shape, pose and colour."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def umbrella(rng: Generator) -> Sketch:
         left, right = ribs[k], ribs[k + 1]
         outer = curve((0.5, 0.08), (left if k < 2 else right, 0.1), (left if k < 2 else right, 0.5))
         inner = curve((right if k < 2 else left, 0.5), (right if k < 2 else left, 0.2), (0.5, 0.08))
-        middle = ((left + right) / 2, 0.43)  # cloth between two ribs is drawn up
+        middle = ((left + right) / 2, 0.43)  # cloth is higher between two ribs
         s.polygon(cloth if k % 2 else other, *outer, middle, *inner)
     return s
 

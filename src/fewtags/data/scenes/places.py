@@ -1,7 +1,7 @@
-"""PLACES: where a scene takes place, what is likely to be seen there, and how its background is sketched.
+"""PLACES: where a scene takes place, which objects are likely there, and how its background is sketched.
 
 Backgrounds use the same coordinates as objects, with the whole image as the unit square. Every place may have any
-colour: it shows in lines and patterns, so that neither the place nor what stands in it is known by the mean colour.
+colour: it shows in lines and patterns, so the mean colour reveals neither the place nor the objects in it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _two_halves(rng: Generator, horizon: float) -> Sketch:
 class Place:
     weight: float  # how often scenes take place here
     background: Callable[[Generator, float], Sketch]
-    odds: dict[str, float]  # how likely each category is to be the next object
+    odds: dict[str, float]  # odds of each category being the next object
 
 
 PLACES: dict[str, Place] = {
@@ -114,7 +114,7 @@ PLACES: dict[str, Place] = {
     ),
 }
 
-# What is seen together more often than its place alone would make it: factors on the odds of the second.
+# Objects that occur together more often than the place alone explains: factors on the odds of the second.
 COMPANIONS: dict[tuple[str, str], float] = {
     ("table", "chair"): 3.0,
     ("chair", "table"): 3.0,

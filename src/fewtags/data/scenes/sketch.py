@@ -1,4 +1,4 @@
-"""A sketch is a list of coloured polygons, so that whatever is drawn can be scaled, turned, flipped and drawn again."""
+"""A sketch is a list of coloured polygons, so it can be scaled, rotated, flipped and redrawn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RIM = np.array([(math.cos(a), math.sin(a)) for a in np.linspace(0, 2 * math.pi,
 
 
 class Sketch:
-    """Shapes from back to front. An object stands in the unit square: x to the right, y down, its foot at (0.5, 1)."""
+    """Shapes from back to front. An object is in the unit square: x to the right, y down, its foot at (0.5, 1)."""
 
     def __init__(self) -> None:
         self.shapes: list[tuple[Colour, np.ndarray]] = []  # fill, corners [K, 2]
@@ -29,7 +29,7 @@ class Sketch:
         self.polygon(colour, (left, top), (right, top), (right, bottom), (left, bottom))
 
     def oval(self, colour: Colour, x: float, y: float, rx: float, ry: float | None = None, tilt: float = 0.0) -> None:
-        """Centre, radii and tilt in degrees; a circle where only one radius is given."""
+        """Centre, radii and tilt in degrees; a circle if only one radius is given."""
         corners = _CIRCLE * (rx, rx if ry is None else ry)
         self.shapes.append((colour, corners @ turned(tilt).T + (x, y)))
 

@@ -1,12 +1,12 @@
-"""Labels that people changed, written back in the shape they were read from. Never over the original.
+"""Changed labels, written back in the format they were read from. Never overwrites the original.
 
     changes = changes_between(annotations, decisions)
     new = rewrite(LabelSource.of(config.data), annotations, changes)
     new.write(place, annotations)
-    check_rewritten(new, place, annotations, changes)   # it says what was decided, and nothing else
+    check_rewritten(new, place, annotations, changes)   # the new file has the decisions, and no other change
 
-CSV, one-hot tables and JSON lines keep their columns, their order, their encoding, and every line that nothing was
-decided about byte for byte; same-name .txt files stay such files. Everything else becomes one JSON lines file.
+CSV, one-hot tables and JSON lines keep their columns, their order, their encoding, and every line without a decision
+byte for byte; same-name .txt files stay such files. Everything else becomes one JSON lines file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Change", "LabelSource", "Rewritten", "as_json_lines", "changes_betwe
 
 
 def rewrite(source: LabelSource, annotations: Annotations, changes: Sequence[Change]) -> Rewritten:
-    """The label files of `source`, from which `annotations` were read, with the changes in them."""
+    """The label files of `source`, from which `annotations` were read, with the changes applied."""
     writer = REWRITERS.get(source.format.name)
     if writer is None:
         return as_json_lines(annotations, changes)
@@ -45,13 +45,13 @@ def by_image(changes: Iterable[Change]) -> dict[str, dict[str, Change]]:
 
 
 def as_json_lines(annotations: Annotations, changes: Sequence[Change]) -> Rewritten:
-    """One file in the form of `Annotations.save`; it holds all labels, changed or not."""
+    """One file in the format of `Annotations.save`, with all labels, changed or not."""
     after = decided(annotations, {(change.image, change.tag): change.new for change in changes})
     return Rewritten(f"{annotations.name}.jsonl", after, "jsonl")
 
 
 def check_rewritten(new: Rewritten, place: Path, annotations: Annotations, changes: Sequence[Change]) -> None:
-    """Read what was written to `place` again; an error where it says anything else than was decided."""
+    """Read `place` back; raises an error if it differs from what was decided."""
     wanted = {(change.image, change.tag): change.new for change in changes}
     wanted |= {(change.image, change.tag): UNKNOWN for change in new.unwritten}
     after = decided(annotations, wanted)
@@ -72,8 +72,8 @@ def check_rewritten(new: Rewritten, place: Path, annotations: Annotations, chang
 
 def _differs(what: str) -> DataError:
     return DataError(
-        f"The new labels, read again, would not be what was decided: {what}. Nothing was written; --as jsonl writes a "
-        "JSON lines file of fewtags' own instead, which can say everything."
+        f"Reading the new labels back would not give what was decided: {what}. Nothing was written; --as jsonl writes "
+        "fewtags' own JSON lines format instead, which can express everything."
     )
 
 

@@ -1,4 +1,4 @@
-"""Which labels change, where they came from, and what is written instead."""
+"""Which labels change, where they came from, and the files that replace them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Change:
 
 
 def changes_between(annotations: Annotations, labels: Mapping[tuple[str, str], int]) -> list[Change]:
-    """Labels (image, tag) -> 1, 0, -1 that are not yet so, in the order of the annotations."""
+    """The labels (image, tag) -> 1, 0, -1 that differ from the annotations, in the order of the annotations."""
     after = decided(annotations, labels).labels
     rows, columns = np.nonzero(after != annotations.labels)
     return [
@@ -52,11 +52,11 @@ def changes_between(annotations: Annotations, labels: Mapping[tuple[str, str], i
 
 @dataclass(frozen=True)
 class LabelSource:
-    path: Path  # the label file, or the folder that is one
-    images: Path | None  # the folder of the images, where a person gave one beside the label file
+    path: Path  # the label file or folder
+    images: Path | None  # the image folder, if one was given with the label file
     format: Format
     options: ReadOptions
-    given: dict[str, Any] = field(default_factory=dict)  # the options as a person gave them
+    given: dict[str, Any] = field(default_factory=dict)  # the options as the user gave them
 
     @classmethod
     def of(cls, config: DataConfig) -> LabelSource:
@@ -69,7 +69,7 @@ class LabelSource:
 
     @property
     def file(self) -> Path | None:
-        """The one file with the labels; None where they are in many."""
+        """The one file with the labels; None if there are many."""
         if self.path.is_file():
             return self.path
         name = self.format.name
@@ -81,11 +81,11 @@ class LabelSource:
 
     @property
     def folder(self) -> Path | None:
-        """The folder that a person named, whose images may be in no row."""
+        """The folder the user gave; its images may have no row."""
         return self.images or (self.path if self.path.is_dir() else None)
 
     def rows_of(self, names: Sequence[str]) -> dict[str, list[int]]:
-        """Image, as the annotations call it -> the places in `names` that mean it."""
+        """Image name in the annotations -> its positions in `names`."""
         assert self.file is not None
         outside = bool(getattr(self.options, "allow_outside", False))
         roots = image_roots(self.file, self.images)
@@ -105,16 +105,16 @@ class Rewritten:
     content: (
         bytes | dict[str, bytes] | Annotations
     )  # of the file, of the files in the folder by name, of a JSON lines file
-    format: str  # as which it is read again,
-    options: dict[str, Any] = field(default_factory=dict)  # and with which options
-    unwritten: list[Change] = field(default_factory=list)  # what this layout has no way to say
+    format: str  # format to read it back with
+    options: dict[str, Any] = field(default_factory=dict)  # options to read it back with
+    unwritten: list[Change] = field(default_factory=list)  # what this layout cannot express
 
     @property
     def is_folder(self) -> bool:
         return isinstance(self.content, dict)
 
     def write(self, place: Path, images: Annotations) -> None:
-        """To a file or folder that does not exist yet. A folder gets the `images` too, as links where that is possible:
+        """Write to a file or folder that does not exist yet. A folder gets the `images` too, as links if possible:
         their text files mean nothing without them."""
         if isinstance(self.content, Annotations):
             self.content.save(place)
@@ -129,14 +129,14 @@ class Rewritten:
                 link_or_copy(images.path(row), place / name)
 
     def read(self, place: Path, root: Path) -> Annotations:
-        """What was written, read again; `root` is the folder of the images."""
+        """The written labels, read back; `root` is the image folder."""
         if isinstance(self.content, bytes):
             return read_annotations(root, tags=place, format=self.format, **self.options)
         return read_annotations(place, format=self.format, **self.options)
 
 
 def link_or_copy(image: Path, place: Path) -> None:
-    """A hard link, which takes no room and is a file like any other; a copy on another disk."""
+    """A hard link, which takes no space; a copy if `place` is on another disk."""
     try:
         os.link(image, place)
     except OSError:
@@ -144,7 +144,7 @@ def link_or_copy(image: Path, place: Path) -> None:
 
 
 class TagSpelling:
-    """How a category is written in the files, and which category a written tag is."""
+    """Maps a tag as written in the files to its category."""
 
     def __init__(self, annotations: Annotations):
         self.renamed = annotations.renamed_tags

@@ -53,7 +53,7 @@ class _CsvEdit:
                 self._add(image, rows, tag, change.new == ABSENT)
 
     def _cells(self, row: int) -> list[str]:
-        """Of a row as it is now, widened to all columns."""
+        """The cells of a row as it is now, padded to all columns."""
         text = self.raw.rows[row]
         cells = next(
             csv.reader(io.StringIO(text, newline=""), delimiter=self.raw.table.delimiter, skipinitialspace=True)
@@ -63,7 +63,7 @@ class _CsvEdit:
         return [*cells, *[""] * (width - len(cells))]
 
     def _without(self, cells: list[str], changes: Mapping[str, Change]) -> list[str]:
-        """Cells without any word about the tags that change."""
+        """The cells with every mention of the changing tags removed."""
         cells = list(cells)
         for column in (self.columns.tags, self.columns.absent):
             if column is not None:
@@ -74,12 +74,12 @@ class _CsvEdit:
         return cells
 
     def _tags(self, cell: str) -> list[str]:
-        """In the order they are written."""
+        """The tags in the order they are written."""
         tags = split_tags(cell, self.separator)
         return sorted(tags, key=lambda tag: cell.index(tag))
 
     def _joined(self, cell: str, tags: Sequence[str]) -> str:
-        """As many cells are written: with a blank behind the separator, in brackets, or neither."""
+        """In the style of the cell: with a space after the separator, in brackets, or neither."""
         inside = cell.strip()
         brackets = inside[:1] + inside[-1:]
         if brackets in ("[]", "{}", "()"):
@@ -96,7 +96,7 @@ class _CsvEdit:
             tags = self._tags(cell_at(cells, column))
             denies = cell_at(cells, self.columns.confidence) in ("0", "0.0")
             if (self.separator is None and tags) or denies:
-                continue  # this row has its one tag, or says no to all of its tags
+                continue  # this row has a single tag, or denies all of its tags
             cells[column] = self._joined(cells[column], [*tags, word])
             self.raw.set(row, cells)
             return

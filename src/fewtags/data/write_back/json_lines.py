@@ -44,7 +44,7 @@ def image_of(record: Any) -> str:
 
 
 def without_tags(record: dict[str, Any], tags: set[str], spelling: TagSpelling) -> dict[str, Any]:
-    """The record without any word about these tags."""
+    """The record with every mention of these tags removed."""
     record = dict(record)
     for key in (*PRESENT_KEYS, "absent", "unknown"):
         listed = record.get(key)
@@ -84,7 +84,7 @@ def append_tag(record: dict[str, Any], key: str, tag: str) -> None:
 
 
 def json_content(file: Path, text: str, records: Sequence[Any], edited: Mapping[int, Any], new: Sequence[Any]) -> str:
-    """Lines that were not edited stay as they are; a JSON list is written anew."""
+    """Unedited lines stay as they are; a JSON list is rewritten as a whole."""
     if file.suffix.lower() == ".json":
         everything = [edited.get(place, record) for place, record in enumerate(records)]
         return json.dumps([*everything, *new], indent=1, ensure_ascii=False) + "\n"

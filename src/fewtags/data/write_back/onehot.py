@@ -1,4 +1,4 @@
-"""A table with a column for every tag."""
+"""A table with one column per tag."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 
 
 def rewrite_onehot(source: LabelSource, annotations: Annotations, changes: dict[str, dict[str, Change]]) -> Rewritten:
-    """What 0, -1 and a blank mean hangs on which of them occur; where the new table would be read in another way, the
-    meanings are given as options."""
+    """What 0, -1 and a blank mean depends on which of them occur; if the new table would be read differently, the
+    meanings are passed as options."""
     assert source.file is not None
     table = read_table(source.file, source.options)  # type: ignore[arg-type]
     columns, meant = onehot_columns(source, table), onehot_meanings(source, table)
@@ -47,14 +47,14 @@ def onehot_columns(source: LabelSource, table: Table) -> list[int]:
 
 
 def onehot_meanings(source: LabelSource, table: Table) -> dict[str, Any]:
-    """What 0 and -1 are read as, as options of the reader."""
+    """The meanings of 0 and -1, as reader options."""
     values = codes(table)[:, onehot_columns(source, table)]
     zero, minus_one = meanings(values, source.options, table.file, [])  # type: ignore[arg-type]
     return {"zero": zero, "minus_one": minus_one}
 
 
 def set_cells(lines: Sequence[list[str]], columns: Sequence[int], value: str) -> None:
-    """Of all rows of an image and all columns of a tag; one of them says present for all."""
+    """Set the cells of all rows of an image and all columns of a tag; for present, one cell is enough."""
     for cells in lines[: 1 if value == "1" else None]:
         for column in columns[: 1 if value == "1" else None]:
             cells += [""] * (column + 1 - len(cells))

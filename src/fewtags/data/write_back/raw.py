@@ -1,4 +1,4 @@
-"""Files as they are, to be written again the same way except for what changes."""
+"""Raw files, to be written back unchanged except for the edits."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fewtags.data.formats.text import read_bytes
 
 @dataclass
 class RawTable:
-    """A CSV file in which rows can be replaced and added, all others staying as they are."""
+    """A CSV file in which rows can be replaced and added; all others stay as they are."""
 
     table: Table
     head: str  # everything before the first row
     rows: list[str]  # the text of every row of `table`, with its line end
     line_end: str
     encoding: str
-    before: bytes  # the byte order mark, where there is one
+    before: bytes  # the byte order mark, if any
 
     @classmethod
     def read(cls, table: Table) -> RawTable:
@@ -47,7 +47,7 @@ class RawTable:
         return out.getvalue()
 
     def content(self, after: Mapping[int, Sequence[Sequence[str]]]) -> bytes:
-        """The file with more rows behind some; those behind -1 come at the end."""
+        """The file with extra rows after some rows; those after -1 come at the end."""
         parts = [self.head]
         for row, text in enumerate(self.rows):
             parts.append(text)
@@ -60,7 +60,7 @@ class RawTable:
 
 
 def decoded(file: Path) -> tuple[str, str, bytes]:
-    """Text, encoding and byte order mark of a file, to be written again the same way."""
+    """Text, encoding and byte order mark of a file, so that it can be written back the same way."""
     data = read_bytes(file)
     for mark, encoding in ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"), (b"\xef\xbb\xbf", "utf-8")):
         if data.startswith(mark):

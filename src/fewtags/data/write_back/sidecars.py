@@ -1,4 +1,4 @@
-"""Text files of tags beside the images."""
+"""Text files of tags next to the images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fewtags.labels import ABSENT, PRESENT
 
 
 def rewrite_sidecar(source: LabelSource, annotations: Annotations, changes: dict[str, dict[str, Change]]) -> Rewritten:
-    """All text files, changed or not. A text file has no way to say that a tag is absent."""
+    """All text files, changed or not. A text file cannot say that a tag is absent."""
     spelling, separator = TagSpelling(annotations), getattr(source.options, "separator", None)
     files = {}
     for image in walk_images(source.path):

@@ -1,4 +1,5 @@
-"""Predicted tags back to where people's tags live: `fewtags predict --write NAME`. One writer, one file, one row."""
+"""Writes predicted tags where other software reads them: `fewtags predict --write NAME`. One file and one row per
+writer."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ __all__ = ["WRITERS", "TagWriter", "WriterKind", "open_writer"]
 WRITERS = {
     kind.name: kind
     for kind in (
-        WriterKind("xmp", "keywords in .xmp files beside the photos", XmpWriteOptions, XmpWriter),
+        WriterKind("xmp", "keywords in .xmp files next to the photos", XmpWriteOptions, XmpWriter),
         WriterKind("sidecar", "same-name .txt files of tags", SidecarWriteOptions, SidecarWriter),
         WriterKind(
             "labelstudio",

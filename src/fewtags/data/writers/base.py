@@ -1,4 +1,4 @@
-"""What a writer of tags is, and what all of them count."""
+"""The interface of tag writers, and their common counters."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any, Protocol
 from fewtags.data.formats.options import TypedOptions
 from fewtags.wording import plural
 
-SHOWN = 5  # problems in the last sentence
+SHOWN = 5  # problems listed in the summary
 
 
 class TagWriter(Protocol):
-    """Puts predicted tags where another program looks for them. The image itself is never written to."""
+    """Writes predicted tags where other software reads them. The image itself is never modified."""
 
     def write(self, image: Path, tags: Mapping[str, float]) -> None:
         """`tags` with their probabilities, most probable first."""
 
     def close(self) -> str:
-        """Finish, and say in a sentence what was done."""
+        """Finish, and return a one-sentence summary."""
 
 
 @dataclass
 class Tally:
-    """Files by what became of them, and why some were left as they are."""
+    """Counts of files by outcome, and why some were not changed."""
 
     written: int = 0
     unchanged: int = 0
@@ -37,7 +37,7 @@ class Tally:
         if self.problems:
             more = f" and {len(self.problems) - SHOWN:,} more" if len(self.problems) > SHOWN else ""
             shown = "; ".join(self.problems[:SHOWN])
-            parts.append(f"{len(self.problems):,} left as they are because they cannot be read ({shown}{more})")
+            parts.append(f"{len(self.problems):,} not changed because they cannot be read ({shown}{more})")
         return ", ".join(parts) + "."
 
 
@@ -46,8 +46,8 @@ class WriterKind:
     """A row of the table of writers."""
 
     name: str
-    sentence: str  # where the tags go, for people
+    sentence: str  # where the tags go
     options: type[TypedOptions]
-    # Options (an instance of the class above), whether only to say what would be done, and where to say it.
+    # Options (an instance of the class above), whether it is a dry run, and a callback for its messages.
     open: Callable[[Any, bool, Callable[[str], object]], TagWriter]
-    resumable: bool = True  # each image by itself, so a second start can go on with the rest
+    resumable: bool = True  # images are independent, so a second run can resume

@@ -1,4 +1,4 @@
-"""Predictions for Label Studio: one JSON file of tasks, to import there or to send to its API by their ids."""
+"""Predictions for Label Studio: one JSON file of tasks, to import or to send to its API by id."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from fewtags.wording import plural
 
 class LabelStudioWriteOptions(TypedOptions):
     file: Path = Path("label-studio.json")
-    """The file to write. An old one is replaced."""
+    """The output file. An existing one is replaced."""
     tasks: Path | None = None
-    """An export of the project, to whose tasks predictions are added; their ids stay. Default: new tasks."""
+    """A project export to add predictions to; task ids are kept. Default: new tasks."""
     root: Path | None = None
     """The folder that image paths of new tasks are relative to. Default: the folder of the file."""
     prefix: str = "/data/local-files/?d="
-    """What stands before the image paths of new tasks."""
+    """Prefix of the image paths of new tasks."""
     control: str = "tags"
-    """Name of the Choices on the labelling page."""
+    """Name of the Choices control in the labelling interface."""
     image: str = "image"
-    """Name of the Image on the labelling page, and the key of the image in a new task's data."""
+    """Name of the Image in the labelling interface, and the key of the image in a new task's data."""
     model_version: str = "fewtags"
 
 
 class LabelStudioWriter:
-    """Everything is written at the end, at once: half a file could not be imported."""
+    """Everything is written at the end: a partial file could not be imported."""
 
     def __init__(self, options: LabelStudioWriteOptions, dry_run: bool, say: Callable[[str], object]):
         self.options, self.dry_run, self.say = options, dry_run, say
@@ -70,12 +70,12 @@ class LabelStudioWriter:
         return isinstance(prediction, dict) and prediction.get("model_version") == self.options.model_version
 
     def _task(self, image: Path) -> dict[str, Any] | None:
-        """The task of an image: a new one, or that of the export which names it by its longest common path."""
+        """The task of an image: a new one, or the one in the export with the longest matching path."""
         if self.options.tasks is None:
             root = self.options.root or self.options.file.parent
             path = PurePosixPath(Path(os.path.relpath(image, root)).as_posix())
             if path.parts[0] == "..":
-                raise UserError(f"{image} is outside {root}; name the folder that Label Studio serves with -o root=.")
+                raise UserError(f"{image} is outside {root}; set -o root= to the folder that Label Studio serves.")
             task = {"data": {self.options.image: self.options.prefix + quote(str(path))}}
             self.tasks.append(task)
             return task

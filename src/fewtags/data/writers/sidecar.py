@@ -1,4 +1,4 @@
-"""Predicted tags into same-name .txt files: added behind what is there."""
+"""Writes predicted tags to same-name .txt files, appended to the existing tags."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fewtags.errors import UserError
 
 class SidecarWriteOptions(TypedOptions):
     separator: str = ", "
-    """What stands between tags, unless the file has each on a line of its own."""
+    """Separator between tags, unless the file has one per line."""
     existing: Literal["keep", "replace"] = "keep"
-    """Add to the tags that a file has, or write the predicted ones in their place."""
+    """Append to the tags in a file, or replace them with the predicted ones."""
     marker: str | None = None
-    """A tag to add to every file that gets a predicted one, such as auto."""
+    """A tag to add to every file that gets a predicted tag, such as auto."""
 
 
 class SidecarWriter:

@@ -1,13 +1,13 @@
-"""Predicted tags into .xmp sidecars, merged with what is there; the photo itself is never touched.
+"""Writes predicted tags to .xmp sidecars, merged with their content; the photo itself is never modified.
 
 Tags go to dc:subject, lr:hierarchicalSubject and digiKam:TagsList, because programs differ in which they read: Immich
-and digiKam ask for TagsList first, darktable for hierarchicalSubject. A list that is new gets the keywords that were in
-the others, or a program that prefers it would no longer show them; for the same reason a new sidecar begins as a copy
+and digiKam read TagsList first, darktable hierarchicalSubject. A new list also gets the keywords of
+the others, or a program that prefers it would no longer show them; for the same reason a new sidecar starts as a copy
 of the XMP inside the photo. Everything else in the file stays as it was.
 
-Which keywords are fewtags' own is noted in fewtags:Predicted. With that, another run can take back what it no longer
-predicts, does not add again what a person removed (fewtags:Rejected), and `fewtags train` takes neither for what a
-person said: a keyword that fewtags wrote is unknown, one that was removed is absent.
+Keywords written by fewtags are recorded in fewtags:Predicted. With that, a later run can remove what it no longer
+predicts, does not re-add what a person removed (fewtags:Rejected), and `fewtags train` does not mistake either for
+a person's label: a keyword written by fewtags is unknown, a removed one is absent.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ TEMPLATE = (
     f' <rdf:RDF xmlns:rdf="{RDF}">\n  <rdf:Description rdf:about="">\n  </rdf:Description>\n </rdf:RDF>\n</x:xmpmeta>\n'
     '<?xpacket end="w"?>\n'
 ).encode()
-# Line breaks and tabs in attributes must stay references; minidom would write them as they are, and a reader would
-# make blanks of them. They pass through it as characters that nobody uses.
+# Line breaks and tabs in attributes must stay character references; minidom writes them literally, and a reader would
+# turn them into spaces. They pass through it as private-use characters.
 REFERENCES = {"\uf8f0": "&#9;", "\uf8f1": "&#10;", "\uf8f2": "&#13;"}
 REFERENCE = re.compile(r"&#(?:0*(9|10|13)|[xX]0*([9aAdD]));")
 ENCODING = re.compile(rb'<\?xml[^>]*encoding=["\']([A-Za-z0-9._-]+)["\']')
@@ -50,11 +50,11 @@ DECLARATION = re.compile(r"^\s*<\?xml\b[^>]*\?>")
 
 class XmpWriteOptions(TypedOptions):
     naming: Literal["full", "stem"] = "full"
-    """New sidecars are called a.jpg.xmp (digiKam, darktable, Immich) or a.xmp (Lightroom, Bridge)."""
+    """New sidecars are named a.jpg.xmp (digiKam, darktable, Immich) or a.xmp (Lightroom, Bridge)."""
     marker: str | None = None
-    """A keyword to add to every photo that gets a predicted one, such as auto-tagged."""
+    """A keyword to add to every photo that gets a predicted keyword, such as auto-tagged."""
     confidence: bool = False
-    """Note the probabilities too, in fewtags:Probability, in the order of fewtags:Predicted."""
+    """Also record the probabilities, in fewtags:Probability, in the order of fewtags:Predicted."""
 
 
 class XmpWriter:
@@ -85,7 +85,7 @@ class XmpWriter:
         return self.tally.sentence("sidecar", self.dry_run)
 
     def _sidecar(self, image: Path) -> Path:
-        """The sidecar that a photo has, or a new one's name. `a.xmp` is not used where a.jpg and a.png share it."""
+        """A photo's existing sidecar, or the name of a new one. `a.xmp` is not used if a.jpg and a.png share it."""
         shared = image.stem in self._stems_of_several(image.parent)
         existing = [file for file in sidecars(image) if not shared or file.name.startswith(image.name)]
         name = image.stem if self.options.naming == "stem" and not shared else image.name
@@ -143,7 +143,7 @@ def merge_keywords(
     packet.change(DC, "subject", "Bag", [*others, *added], stale)
     for namespace, name, kind, separator in PATHS:
         new = [tag for tag in added if separator not in tag]
-        if not packet.has(namespace, name):  # new: it must not hide what the other lists have
+        if not packet.has(namespace, name):  # new: it must not hide the other lists' keywords
             paths = [separator.join(path) for path in before.paths if not any(separator in level for level in path)]
             leaves = {fold(level) for path in before.paths for level in path}
             flat = [tag for tag in (*before.flat, *others) if fold(tag) not in leaves and separator not in tag]
@@ -164,7 +164,7 @@ def merge_keywords(
 
 
 def check_nothing_lost(packet: bytes, keywords: Collection[str], stale: Mapping[str, str]) -> None:
-    """What is about to be written is read once more."""
+    """Verify the output by reading it back."""
     found = {fold(tag) for tag in read_packet(packet).flat}
     missing = [tag for tag in keywords if fold(tag) not in found and fold(tag) not in stale]
     if missing:
@@ -189,7 +189,7 @@ class Packet:
             raise MalformedXml(" ".join(str(error).split())) from None
         roots = self.document.getElementsByTagNameNS(RDF, "RDF")
         if not roots:
-            raise MalformedXml("it is XML, but no XMP: there is no rdf:RDF in it")
+            raise MalformedXml("it is XML but not XMP: it has no rdf:RDF")
         self.root: Node = roots[0]
         self.changed = False
 
@@ -199,7 +199,7 @@ class Packet:
         )
 
     def change(self, namespace: str, name: str, kind: str, new: Iterable[str], stale: Collection[str]) -> None:
-        """Add items to a list, making it where it is not there, and remove those whose folded text is in `stale`."""
+        """Add items to a list, creating it if needed, and remove those whose folded text is in `stale`."""
         new = list(dict.fromkeys(new))
         if not new and not self.has(namespace, name):
             return
@@ -215,7 +215,7 @@ class Packet:
                 self.changed = True
 
     def replace(self, namespace: str, name: str, texts: list[str]) -> None:
-        """Make a list hold exactly these; none at all removes it."""
+        """Set the items of a list; an empty one is removed."""
         elements = self._elements(namespace, name)
         if [_text(item) for element in elements for item in _items(element)] == texts:
             return
@@ -246,7 +246,7 @@ class Packet:
         return list(self.root.getElementsByTagNameNS(namespace, name))
 
     def _list(self, namespace: str, name: str, kind: str) -> Node:
-        """The Bag or Seq of a property. One that is a single text or an attribute becomes a list of that."""
+        """The Bag or Seq of a property. A single text or an attribute is converted to a list."""
         elements = self._elements(namespace, name)
         texts = []
         for description in self._descriptions():
@@ -288,7 +288,7 @@ class Packet:
         return self.document.createElementNS(namespace, f"{self._prefix(parent, namespace)}:{name}")
 
     def _prefix(self, element: Node, namespace: str) -> str:
-        """The prefix of a namespace where it is in force; otherwise it is declared there."""
+        """The prefix of a namespace in scope; declared if there is none."""
         taken: dict[str, str] = {}
         node = element
         while node is not None and node.nodeType == node.ELEMENT_NODE:

@@ -1,4 +1,4 @@
-// Sort a table by the column whose head is pressed: numbers by value, the highest first; words by the alphabet.
+// Sort a table by the column whose header is clicked: numbers descending, text alphabetically.
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {

@@ -1,8 +1,8 @@
-// What the server is asked. Everything is same-origin; the token is in a cookie that scripts cannot read.
+// Requests to the server. Everything is same-origin; the token is in a cookie that scripts cannot read.
 
 export class ApiError extends Error {
   constructor(status, body) {
-    super(body.error || `The server answered ${status}.`);
+    super(body.error || `The server returned status ${status}.`);
     this.status = status;
     this.body = body;
   }
@@ -13,7 +13,7 @@ async function ask(path, options = {}) {
   try {
     response = await fetch(path, { credentials: "same-origin", ...options });
   } catch {
-    throw new ApiError(0, { error: "The server does not answer. Is `fewtags review` still running?" });
+    throw new ApiError(0, { error: "The server does not respond. Is `fewtags review` still running?" });
   }
   const text = await response.text();
   let body;

@@ -1,4 +1,4 @@
-// The review page: puts its parts together.
+// The review page: connects its parts.
 
 import { api } from "./api.js";
 import { ANSWERS, announce, byId, clearNotice, h, notice, openDialog, plural, toast } from "./dom.js";
@@ -14,16 +14,16 @@ import { TagList } from "./tag-list.js";
 import { Toolbar } from "./toolbar.js";
 
 const QUEUES = [
-  ["missing", "Suggested missing", "Tags that nobody gave and the model believes in, most certain first"],
-  ["doubtful", "Doubtful given", "Tags that were given and that the model would not give, judged without the image itself"],
-  ["random", "Random sample", "Suggestions in random order: an honest estimate of how many are right"],
-  ["uncertain", "Least certain", "Where the model learns most from an answer"],
+  ["missing", "Suggested missing", "Unlabelled tags that the model predicts, most certain first"],
+  ["doubtful", "Doubtful given", "Given tags that the model would not predict without this image's own label"],
+  ["random", "Random sample", "Suggestions in random order, for an unbiased estimate of how many are right"],
+  ["uncertain", "Least certain", "Where an answer teaches the model most"],
 ];
 const WORDS = {
   doubtful: {
     1: ["Keep", "The tag is right (a)"],
     [-1]: ["Remove", "The tag is wrong: known to be absent (x)"],
-    0: ["Unsure", "Nobody can tell: it becomes unknown (u)"],
+    0: ["Unsure", "Cannot tell: it becomes unknown (u)"],
   },
   other: {
     1: ["Yes", "The image has the tag (a)"],
@@ -126,7 +126,7 @@ class App {
     document.addEventListener("visibilitychange", () => this.decisions.poll());
   }
 
-  // --- where we are ---
+  // --- navigation ---
 
   async show() {
     this.openTags(false);
@@ -176,8 +176,8 @@ class App {
     this.grid.element.hidden = nothing;
     if (!nothing) return;
     const filtered = this.place.filtered;
-    const text = filtered ? "Nothing is left under these filters." : "Nothing is left in this queue.";
-    const clear = h("button", { onclick: () => this.place.set(this.place.withoutFilters()) }, "No filters");
+    const text = filtered ? "No images match these filters." : "This queue is empty.";
+    const clear = h("button", { onclick: () => this.place.set(this.place.withoutFilters()) }, "Clear filters");
     this.empty.replaceChildren(h("p", {}, text), filtered ? clear : h("button", { onclick: () => this.nextTag() }, "Next tag (n)"));
     this.evidence.clear("");
   }
@@ -210,7 +210,7 @@ class App {
     let image = Number(this.place.get("image"));
     if (this.place.get("image") === "") {
       const stack = this.queue?.stacks.get(this.grid.focused);
-      if (!stack) return byId("work").replaceChildren(h("div", { class: "nothing" }, h("p", {}, "Nothing is left in this queue.")));
+      if (!stack) return byId("work").replaceChildren(h("div", { class: "nothing" }, h("p", {}, "This queue is empty.")));
       image = stack.images[0].image;
       this.place.set({ image: String(image) }, { quiet: true });
     }
@@ -269,7 +269,7 @@ class App {
     const stacks = this.grid.visiblePlaces().map((place) => this.queue.stacks.get(place)).filter(Boolean);
     const { tag } = this.queue;
     const answers = stacks.flatMap((stack) => stack.images.map(({ image }) => ({ image, tag, label })));
-    // What was answered a moment ago may not be on the disk yet; it is decided all the same.
+    // A recent answer may not be on disk yet, but it counts as decided.
     const open = ({ image }) => !this.decisions.of(tag, image)?.decided && !this.decisions.isSaving(tag, image);
     return this.decide(answers.filter(open));
   }
@@ -301,7 +301,7 @@ class App {
   async undo() {
     if (this.session.read_only) return;
     const labels = await this.decisions.undo();
-    if (!labels.length) return this.decisions.canUndo || toast("Nothing is left to undo.");
+    if (!labels.length) return this.decisions.canUndo || toast("Nothing to undo.");
     const tags = [...new Set(labels.map((label) => label.tag))].join(", ");
     toast(`↶ Undone: ${tags}, ${plural(labels.length, "image")}`);
     announce(`Undone for ${tags}, ${plural(labels.length, "image")}.`);
@@ -330,7 +330,7 @@ class App {
     });
   }
 
-  // --- what comes back ---
+  // --- responses ---
 
   onChange(tags) {
     this.mark();
@@ -371,13 +371,13 @@ class App {
       const what = other.decided ? `${ANSWERS[other.label].word}, by ${other.reviewer || "somebody"}` : "undone";
       const more = others.length > 1 ? ` and ${others.length - 1} more` : "";
       notice(
-        `Not written: “${other.tag}” of ${other.name}${more} was changed in another window (now: ${what}). Look again.`,
-        again ? [["Write mine anyway", again]] : [],
+        `Not saved: “${other.tag}” of ${other.name}${more} was changed in another window (now: ${what}). Check again.`,
+        again ? [["Save mine anyway", again]] : [],
       );
     } else if (error.status === 401) {
-      notice("The server was started anew. Open the address that it printed; everything that was saved is there.");
+      notice("The server was restarted. Open the address it printed; all saved decisions are there.");
     } else if (error.status === 0) {
-      const lost = again ? " Your last decision was not written." : "";
+      const lost = again ? " Your last decision was not saved." : "";
       this.serverGone = true;
       notice(error.message + lost, [["Try again", again ?? (() => this.decisions.poll())]]);
     } else notice(error.message, again ? [["Try again", again]] : []);
@@ -455,7 +455,7 @@ class App {
   async rerank() {
     await this.openQueue();
     this.focusWork();
-    announce("Sorted anew.");
+    announce("Re-ranked.");
   }
 
   help() {

@@ -1,7 +1,7 @@
-// What was decided: the labels as this window knows them, writing, undo, and news from other windows.
+// Decisions: the labels as this window knows them, saving, undo, and changes from other windows.
 //
-// A decision is shown as written only after the server has answered, which it does when it is on the disk. Decisions
-// are sent one after the other, each with the version of the label that this window has seen.
+// A decision is shown as saved only after the server has responded, which it does once it is on disk. Decisions
+// are sent one at a time, each with the version of the label that this window has seen.
 
 import { api } from "./api.js";
 
@@ -11,7 +11,7 @@ export class Decisions extends EventTarget {
   constructor(session) {
     super();
     this.labels = new Map(); // key -> {label, version, decided, reviewer, decided_at}
-    this.saving = new Set(); // keys on their way
+    this.saving = new Set(); // keys in flight
     this.steps = []; // of this window, for undo
     this.mine = new Set(); // versions written by this window
     this.lastId = session.last_id;
@@ -23,7 +23,7 @@ export class Decisions extends EventTarget {
 
   put(tag, label) {
     const known = this.labels.get(key(tag, label.image));
-    if (known && known.version > label.version) return; // an older answer that came late
+    if (known && known.version > label.version) return; // an outdated response
     this.labels.set(key(tag, label.image), {
       label: label.label,
       version: label.version,

@@ -1,4 +1,4 @@
-// What opens over the page: a stack's images, a bulk decision with its preview, settings.
+// Dialogs: a stack's images, a bulk decision with its preview, settings.
 
 import { api } from "./api.js";
 import { ANSWERS, h, openDialog, plural, probability } from "./dom.js";
@@ -43,7 +43,7 @@ export function openStack(stack, tag, decisions, { readOnly, answer, keys, onclo
       row.append(h("button", { class: `answer ${name}`, onclick: one }, `${sign} ${word} for this one`));
     }
   }
-  const text = `${plural(stack.images.length, "image")} that look nearly the same. In the grid they are decided together; here one by one.`;
+  const text = `${plural(stack.images.length, "image")} that look nearly the same. In the grid they are decided together, here one by one.`;
   const content = h("div", {}, h("p", {}, text), list, row);
   draw();
   const dialog = openDialog(`Stack: ${tag}`, content, { wide: true, onclose });
@@ -65,7 +65,7 @@ export function openStack(stack, tag, decisions, { readOnly, answer, keys, onclo
   return { redraw: draw };
 }
 
-/** "Accept all above": how many they are, how many are expected to be wrong, a sample, and then one step. */
+/** "Accept all above": the number of suggestions, how many are expected to be wrong, a sample, then one step. */
 export function openBulk(view, { accept }) {
   const number = h("input", { type: "number", min: "0.5", max: "1", step: "0.01", value: "0.9", id: "bulk-lowest" });
   const what = h("p", { "aria-live": "polite" });
@@ -74,7 +74,7 @@ export function openBulk(view, { accept }) {
   const content = h(
     "div",
     { class: "bulk" },
-    h("p", { class: "row" }, h("label", { for: "bulk-lowest" }, `Say yes to “${view.tag}” for every suggestion with a probability of at least`), number),
+    h("p", { class: "row" }, h("label", { for: "bulk-lowest" }, `Accept “${view.tag}” for every suggestion with a probability of at least`), number),
     what,
     sample,
     h("div", { class: "row buttons" }, yes, h("button", { onclick: () => dialog.close() }, "Cancel")),
@@ -97,9 +97,9 @@ export function openBulk(view, { accept }) {
     const count = found.answers.length;
     const wrong = Math.round(found.expected_wrong);
     what.textContent = count
-      ? `${plural(count, "image")}; by the probabilities about ${wrong} of them would be wrong. ` +
-        `A sample, least certain first. It is one step, and “Undo” takes all of it back.`
-      : "No suggestion is so certain.";
+      ? `${plural(count, "image")}; judging by the probabilities, about ${wrong} of them would be wrong. ` +
+        `A sample, least certain first. It is one step; “Undo” reverts all of it.`
+      : "No suggestion is that certain.";
     sample.replaceChildren(
       ...found.sample.map(({ image, probability: chance }) =>
         h("li", {}, picture(image, `Sample, probability ${probability(chance)}`), h("span", { class: "chance" }, probability(chance))),
@@ -129,7 +129,7 @@ export function openSettings(settings) {
   const theme = h(
     "select",
     { onchange: (event) => settings.set("theme", event.target.value) },
-    ...[["auto", "as the system"], ["light", "light"], ["dark", "dark"]].map(([value, text]) => h("option", { value }, text)),
+    ...[["auto", "system default"], ["light", "light"], ["dark", "dark"]].map(([value, text]) => h("option", { value }, text)),
   );
   theme.value = settings.get("theme");
   openDialog(
@@ -139,8 +139,8 @@ export function openSettings(settings) {
       { class: "settings" },
       h("label", { class: "row" }, "Colours ", theme),
       check("move-on", "Move on to the next undecided image after a decision"),
-      check("hide-chances", "Hide probabilities: judge the picture, not the number"),
-      h("p", { class: "quiet" }, "These are kept in this browser only."),
+      check("hide-chances", "Hide probabilities, to judge the picture and not the number"),
+      h("p", { class: "quiet" }, "These settings are stored in this browser only."),
     ),
   );
 }

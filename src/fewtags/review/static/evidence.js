@@ -1,4 +1,4 @@
-// Why a tag is suggested: the probability, the known images that look most alike, and where in the picture it was seen.
+// Why a tag is suggested: the probability, the most similar known images, and where in the picture it was seen.
 
 import { api, heat } from "./api.js";
 import { ANSWERS, h, probability } from "./dom.js";
@@ -23,7 +23,7 @@ export function nearest(found, tag) {
   return h(
     "div",
     {},
-    h("h3", {}, "Known images it looks like"),
+    h("h3", {}, "Most similar known images"),
     h(
       "ul",
       { class: "nearest" },
@@ -131,7 +131,7 @@ export class Evidence extends EventTarget {
       h("h3", {}, "Other tags of this image"),
       known.length
         ? h("div", { class: "chips" }, ...known.map((other) => h("span", { class: "chip" }, other)))
-        : h("p", { class: "quiet" }, "None is known."),
+        : h("p", { class: "quiet" }, "None known."),
     );
     if (mine.decided) {
       const when = new Date(mine.decided_at).toLocaleString();

@@ -1,4 +1,4 @@
-// The grid of stacks. Only the rows on the screen are in the page, however many there are.
+// The grid of stacks. Only visible rows are in the DOM, however many there are.
 
 import { large, thumbnail } from "./api.js";
 import { ANSWERS, h, plural, probability } from "./dom.js";
@@ -31,9 +31,9 @@ export class Grid extends EventTarget {
     super();
     this.decisions = decisions;
     this.queue = null;
-    this.tiles = new Map(); // place -> element
+    this.tiles = new Map(); // position -> element
     this.rowElements = new Map();
-    this.selected = new Set(); // places
+    this.selected = new Set(); // positions
     this.focused = 0;
     this.anchor = 0;
     this.size = SIZES.includes(Number(localStorage.getItem("tile"))) ? Number(localStorage.getItem("tile")) : 170;
@@ -88,7 +88,7 @@ export class Grid extends EventTarget {
   draw(anew = false) {
     if (!this.queue || !this.element.isConnected || !this.element.clientWidth) return;
     const place = this.focused;
-    const had = this.hasFocus; // a tile that is made anew loses it
+    const had = this.hasFocus; // a re-created tile loses it
     if (anew) {
       for (const row of this.rowElements.values()) row.remove();
       this.rowElements.clear();
@@ -244,7 +244,7 @@ export class Grid extends EventTarget {
     for (const [place, tile] of this.tiles) tile.tabIndex = place === this.focused ? 0 : -1;
   }
 
-  /** Move the focus, by rows and columns; with `extend` everything from where it started is selected. */
+  /** Move the focus, by rows and columns; with `extend` everything since the start is selected. */
   move(rows, columns, extend = false) {
     const target = this.focused + rows * this.columns + columns;
     if (rows && (target < 0 || target >= this.queue.length)) {

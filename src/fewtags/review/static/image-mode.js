@@ -43,7 +43,7 @@ export class ImageMode extends EventTarget {
     if (asked !== this.asked) return;
     this.found = found;
     for (const other of found.tags) this.decisions.put(other.name, { ...other, image });
-    // A tag stays in the group it was in when the image was opened, so that nothing moves while one decides.
+    // A tag stays in the group it was in when the image was opened, so that nothing moves while reviewing.
     this.groups = new Map(found.tags.map((other) => [other.name, groupOf(other)]));
     const order = (a, b) => b.probability - a.probability;
     this.suggestions = found.tags.filter((other) => this.groups.get(other.name) === "suggested").sort(order);

@@ -1,14 +1,14 @@
-// Keys: what they do, by name, and which key each action has. Keys that answer never move; keys that move never answer.
+// Keyboard shortcuts: actions by name, and the key of each. Keys that answer never move; keys that move never answer.
 
 import { h } from "./dom.js";
 
 export const ACTIONS = {
   yes: { key: "a", text: "Yes: the image has the tag" },
-  no: { key: "x", text: "No: it does not have it" },
-  unsure: { key: "u", text: "Unsure: it stays unknown (space too)" },
+  no: { key: "x", text: "No: it does not" },
+  unsure: { key: "u", text: "Unsure: it stays unknown (also space)" },
   undo: { key: "z", text: "Undo, step by step, back to the first" },
-  screenYes: { key: "A", text: "Yes for all that is undecided on the screen" },
-  screenNo: { key: "X", text: "No for all that is undecided on the screen" },
+  screenYes: { key: "A", text: "Yes to everything undecided on screen" },
+  screenNo: { key: "X", text: "No to everything undecided on screen" },
   mode: { key: "g", text: "Grid or single image" },
   expand: { key: "e", text: "Show the images of a stack" },
   heat: { key: "h", text: "Heat map: where the tag was seen" },
@@ -24,10 +24,10 @@ export const ACTIONS = {
 const FIXED = [
   ["← ↑ → ↓", "Move only; in a single image: other images, other tags"],
   ["Shift + arrows", "Extend the selection"],
-  ["Ctrl + A", "Select all on the screen"],
-  ["Enter", "Yes for the selection"],
-  ["Home, End, Page ↑ ↓", "Move far"],
-  ["Esc", "Select nothing; close a dialog"],
+  ["Ctrl + A", "Select everything on screen"],
+  ["Enter", "Yes to the selection"],
+  ["Home, End, Page ↑ ↓", "Jump"],
+  ["Esc", "Clear the selection; close a dialog"],
   ["1 – 9", "In a single image: yes to this suggestion, and back"],
 ];
 
@@ -45,7 +45,7 @@ export class Keys {
 
   set(name, key) {
     const other = Object.keys(this.keys).find((action) => this.keys[action] === key);
-    if (other && other !== name) this.keys[other] = this.keys[name]; // they swap, so that none is lost
+    if (other && other !== name) this.keys[other] = this.keys[name]; // swap them, so that none is lost
     this.keys[name] = key;
     localStorage.setItem("keys", JSON.stringify(this.keys));
   }
@@ -69,8 +69,8 @@ export class Keys {
           "div",
           {},
           h("table", {}, h("tbody", {}, ...fixed)),
-          h("p", { class: "quiet" }, "Click on a key of the left list and press another one to change it."),
-          h("button", { onclick: () => (this.reset(), draw()) }, "Back to the usual keys"),
+          h("p", { class: "quiet" }, "Click a key in the left list, then press another one to change it."),
+          h("button", { onclick: () => (this.reset(), draw()) }, "Reset to defaults"),
         ),
       );
     };

@@ -1,4 +1,4 @@
-// Where the reviewer is, as it stands in the address: it can be kept, reloaded and sent to somebody.
+// The reviewer's location, stored in the URL: it can be bookmarked, reloaded and shared.
 
 const DEFAULTS = {
   mode: "tag", // or "image"
@@ -37,7 +37,7 @@ export class Place extends EventTarget {
     return this.values[key];
   }
 
-  /** Go somewhere else; `quiet` changes the address only. A step of its own for the back button where `step`. */
+  /** Navigate; `quiet` changes only the URL, `step` adds a history entry for the back button. */
   set(changes, { step = false, quiet = false } = {}) {
     const before = this.address();
     Object.assign(this.values, changes);

@@ -1,5 +1,5 @@
-// A queue on the server, of which some stacks are known here. Stacks that were seen keep their place; what comes behind
-// them is ranked anew after a decision.
+// A queue on the server, partly loaded here. Stacks that were seen keep their position; those after
+// them are re-ranked after a decision.
 
 import { api } from "./api.js";
 
@@ -8,8 +8,8 @@ export class Queue extends EventTarget {
     super();
     this.decisions = decisions;
     this.tag = tag;
-    this.stacks = new Map(); // place -> {place, images: [{image, name, probability}]}
-    this.asked = new Set(); // places on their way
+    this.stacks = new Map(); // position -> {place, images: [{image, name, probability}]}
+    this.asked = new Set(); // positions in flight
     this.seen = 0;
     this.length = 0;
     this.generation = 0;

@@ -73,7 +73,7 @@ export class TagList extends EventTarget {
     const button = (name) => h("button", { class: "tag", onclick: () => this.choose(name) }, ...this.content(this.tags.get(name)));
     this.buttons = new Map(names.map((name) => [name, button(name)]));
     this.list.replaceChildren(...[...this.buttons.values()].map((element) => h("li", {}, element)));
-    if (!names.length) this.list.append(h("li", { class: "nothing" }, "No tag has this in its name."));
+    if (!names.length) this.list.append(h("li", { class: "nothing" }, "No tags match."));
   }
 
   content(tag) {
@@ -84,7 +84,7 @@ export class TagList extends EventTarget {
     const expected = tag.expected >= 10 ? Math.round(tag.expected) : tag.expected.toFixed(1);
     return [
       h("span", { class: "tag-name" }, tag.name),
-      h("span", { class: "tag-missing", title: "tags expected to be missing still" }, `≈ ${expected} missing`),
+      h("span", { class: "tag-missing", title: "estimated missing tags" }, `≈ ${expected} missing`),
       h(
         "span",
         { class: "tag-counts", title: `${tag.known} known; decided: ${tag.present} yes, ${tag.absent} no, ${tag.unsure} unsure` },

@@ -1,4 +1,4 @@
-// Above the grid: what is shown, of how many, by which filters; and what can be done with all of it.
+// The toolbar above the grid: what is shown, the counts, the filters, and bulk actions.
 
 import { h, percent, plural } from "./dom.js";
 
@@ -25,8 +25,8 @@ export class Toolbar extends EventTarget {
     const deciding = readOnly
       ? []
       : [
-          h("button", { class: "answer yes", title: "All that is undecided on the screen (Shift + A)", onclick: fire("screenYes") }, "✓ Yes to the screen"),
-          h("button", { class: "answer no", title: "All that is undecided on the screen (Shift + X)", onclick: fire("screenNo") }, "✗ No to the screen"),
+          h("button", { class: "answer yes", title: "Everything undecided on screen (Shift + A)", onclick: fire("screenYes") }, "✓ Yes to all on screen"),
+          h("button", { class: "answer no", title: "Everything undecided on screen (Shift + X)", onclick: fire("screenNo") }, "✗ No to all on screen"),
           (this.bulk = h("button", { id: "bulk", onclick: fire("bulk") }, "Accept all above 0.9…")),
         ];
     this.element = h(
@@ -51,13 +51,13 @@ export class Toolbar extends EventTarget {
     this.fields = {};
     this.filters.append(
       field("status", "Show", h("select", {}, ...options(STATUSES))),
-      field("lowest", "Probability from", number()),
+      field("lowest", "Minimum probability", number()),
       field("highest", "to", number()),
-      field("text", "File name has", h("input", { type: "search" })),
+      field("text", "File name contains", h("input", { type: "search" })),
       field("with", "Known to have", h("select", {}, h("option", { value: "" }, "any tag"), ...options(tags.map((t) => [t.name, t.name])))),
       field("reviewer", "Decided by", h("input", { type: "search" })),
-      field("stacks", "Nearly identical images", h("select", {}, ...options([["1", "as stacks"], ["0", "each by itself"]]))),
-      h("button", { type: "button", onclick: () => this.place.set(this.place.withoutFilters()) }, "No filters"),
+      field("stacks", "Nearly identical images", h("select", {}, ...options([["1", "as stacks"], ["0", "individually"]]))),
+      h("button", { type: "button", onclick: () => this.place.set(this.place.withoutFilters()) }, "Clear filters"),
     );
   }
 
@@ -93,7 +93,7 @@ export class Toolbar extends EventTarget {
     const [queue, lowest] = [this.place.get("queue"), this.place.get("lowest")];
     const link = (text, value) => [h("button", { class: "link", onclick: () => this.place.set({ lowest: value }) }, text)];
     if (!["missing", "doubtful"].includes(queue) || this.place.get("status") !== "open") return [];
-    if (lowest === "0") return link(queue === "doubtful" ? "only doubtful ones" : "only likely ones", "");
+    if (lowest === "0") return link(queue === "doubtful" ? "show only doubtful ones" : "show only likely ones", "");
     if (!rest || lowest !== "") return [];
     return link(queue === "doubtful" ? "show all given ones" : "show less likely ones too", "0");
   }
@@ -103,15 +103,15 @@ export class Toolbar extends EventTarget {
     if (!estimate) return;
     const { seen, right, share, interval, enough, still_needed: more, population, unsure } = estimate;
     const parts = [];
-    if (!population) parts.push("The model suggested nothing for this tag, so there is nothing to draw a sample from.");
+    if (!population) parts.push("The model has no suggestions for this tag, so there is nothing to sample.");
     else if (!seen) {
-      parts.push(`A random sample of the ${population.toLocaleString("en")} suggestions, in random order. Answer from the first on, without leaving any out.`);
+      parts.push(`A random sample of the ${population.toLocaleString("en")} suggestions, in random order. Answer them in order, without skipping any.`);
     } else {
       const [low, high] = interval;
       parts.push(
         h("strong", {}, `About ${percent(share)} of the ${population.toLocaleString("en")} suggestions are right`),
-        ` (95 % interval ${Math.round(100 * low)}–${percent(high)}): ${right} of ${seen} seen` + (unsure ? `, ${unsure} unsure left out` : "") + ". ",
-        enough ? h("strong", { class: "enough" }, "✓ Enough were seen.") : `About ${more} more for ± 5 points.`,
+        ` (95 % interval ${Math.round(100 * low)}–${percent(high)}): ${right} of ${seen} seen` + (unsure ? `, ${unsure} unsure excluded` : "") + ". ",
+        enough ? h("strong", { class: "enough" }, "✓ The sample is large enough.") : `About ${more} more for ± 5 points.`,
       );
     }
     this.banner.replaceChildren(...parts);
