@@ -1,10 +1,10 @@
-"""What a run in the paper's setting takes: operations and memory, counted on tensors without data (torch's `meta` device).
+"""What a run in the paper's setting takes: operations and memory, counted on tensors without data (the `meta` device).
 
     python benchmarks/paper_run.py [--speed 10]
 
-No network is computed, so this takes seconds. Operations are those of the convolutions and matrix products of training
-and of one evaluation per epoch. Memory is weights, gradients, Adam's state and what the backward pass keeps; a GPU needs
-about a gigabyte more for its own. What an objective adds (queues, L_csl, ROLE's table) is small beside it and not counted.
+No network is computed, so this takes seconds. Operations are those of convolutions and matrix products, in training and
+in one evaluation per epoch. Memory is weights, gradients, Adam's state and what the backward pass keeps; a GPU needs
+more for its own use. What an objective adds (queues, L_csl, ROLE's table) is small beside it and not counted.
 Hours are operations divided by `--speed` (10^12 a second that a card sustains in fp32): a scale, not a measurement.
 """
 
@@ -86,9 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--speed", type=float, default=10.0, help="10^12 operations a second (10)")
     speed = parser.parse_args().speed * 1e12
-    print(
-        f"| dataset | method | GFLOP/image train, evaluate | GB at batch {BATCH}, 8 | PFLOP a run | hours at {speed:.0e}/s |"
-    )
+    print("| dataset | method | GFLOP an image: train, evaluate | GB at batch 32, 8 | PFLOP a run | hours |")
     print("|---|---|---|---|---|---|")
     for dataset, (num_categories, num_train, num_test) in DATASETS.items():
         for method in METHODS:
