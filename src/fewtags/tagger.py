@@ -208,11 +208,12 @@ class Tagger:
     def rerank(self, tag: str, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows of `features`, most likely for `tag` first, and their probabilities in that order."""
         head, category = self._closed_form(), self._category(tag)
-        model, rows = head.discriminant, self._features(features, ndim=2)
+        model = head.discriminant
+        rows = self._features(features, ndim=2).to(model.weights.device)  # a GPU, if it looked at images there
         names = head.name_scores(rows)
         order, scores = model.rerank(category, rows, None if names is None else names[:, category])
         probabilities = model.chance(scores, category)
-        return order.numpy(), probabilities[order].numpy()
+        return order.cpu().numpy(), probabilities[order].cpu().numpy()
 
     def _features(self, features: Any, ndim: int) -> torch.Tensor:
         """Features as returned by `Tagger.features`: one [D] or many [N, D]."""

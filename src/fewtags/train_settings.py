@@ -33,7 +33,8 @@ class TrainConfig(Settings):
     batch_size: int = Field(32, ge=1)
     """Images in one forward pass, over all processes together."""
     accumulate: int = Field(1, ge=1)
-    """Forward passes per optimiser step."""
+    """Forward passes per optimiser step. Not the same as a larger batch: batch normalisation, the pairs of the
+    cross-image loss, the share of labels that LL rejects and b/B go by single passes."""
     optimizer: Literal["adam", "adamw"] = "adamw"
     """adam adds weight decay to the gradient, as in the paper; adamw decouples it."""
     lr: float = Field(1e-4, gt=0)
@@ -59,6 +60,9 @@ class TrainConfig(Settings):
     """auto: bf16 on a CUDA device that supports it, else fp32."""
     channels_last: bool = True
     """Channels-last memory layout, which makes convolutions faster; results are the same."""
+    deterministic: bool = False
+    """On CUDA: only operations that give the same numbers every time, so that a run can be repeated and resumed bit for
+    bit on the same card; slower. torch warns of any that it has no such version of. A CPU needs no setting for it."""
     compile: bool = False
     """torch.compile the model."""
     device: str = "auto"

@@ -12,6 +12,7 @@ import pytest
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations, visual_genome
 from fewtags.data.formats.voc import VOC_CATEGORIES
+from fewtags.data.prepare import DataConfig, observe
 from fewtags.errors import DataError, UserError
 
 SHARED = Path(os.environ.get("FEWTAGS_SHARED", Path(__file__).parents[2].parent / "shared"))
@@ -269,6 +270,59 @@ def test_visual_genome_takes_the_most_frequent_names(tmp_path: Path) -> None:
     assert annotations.complete
     assert annotations.name == "vg3"
     assert "counts as absent" in annotations.notes[0]
+
+
+def make_labels_index(root: Path, numbers: dict[str, list[int]], train: list[str], test: list[str]) -> Path:
+    """As the paper's authors published it; the images lie in both folders, as Visual Genome is delivered."""
+    for place, image in enumerate(numbers):
+        (root / f"VG_100K{'_2' * (place % 2)}").mkdir(parents=True, exist_ok=True)
+        (root / f"VG_100K{'_2' * (place % 2)}" / image).touch()
+    (root / "vg_category_200_labels_index.json").write_text(json.dumps(numbers))
+    (root / "train_list_500.txt").write_text("\n".join(train) + "\n")
+    (root / "test_list_500.txt").write_text("\n".join(test) + "\n")
+    return root
+
+
+def test_the_authors_visual_genome_has_its_rows_in_the_order_of_their_lists(tmp_path: Path) -> None:
+    """Their draw of known labels goes row by row, so another order would be another draw."""
+    numbers = {"9.jpg": [0, 2], "10.jpg": [1], "2.jpg": [2], "5.jpg": []}
+    source = make_labels_index(tmp_path, numbers, ["10.jpg", "9.jpg", "5.jpg"], ["2.jpg"])
+    annotations = read_annotations(source)
+    train = annotations.split("train")
+    assert [Path(image).name for image in train.images] == ["10.jpg", "9.jpg", "5.jpg"]
+    assert (train.labels == 1).tolist() == [[False, True, False], [True, False, True], [False, False, False]]
+    assert train.complete
+    assert [Path(image).name for image in annotations.split("test").images] == ["2.jpg"]
+    draw = np.random.RandomState(0).random_sample((3, 3)) >= 0.5
+    known = observe(train, DataConfig(known=0.5))[0].labels == 1
+    assert (known == (draw & (train.labels == 1))).all()
+
+
+def test_the_authors_categories_are_cut_and_named_by_number(tmp_path: Path) -> None:
+    source = make_labels_index(tmp_path, {"1.jpg": [0, 3], "2.jpg": [1]}, ["1.jpg"], ["2.jpg"])
+    annotations = read_annotations(source, num_categories=2, categories=["sky", "tree", "man", "car"])
+    assert annotations.categories == ["sky", "tree"]
+    assert annotations.labels.tolist() == [[1, -1], [-1, 1]]
+    assert read_annotations(source).categories == [f"category {number}" for number in range(4)]
+    with pytest.raises(UserError, match="2 names for 4 numbered categories"):
+        read_annotations(source, categories=["sky", "tree"])
+
+
+def test_an_image_that_is_missing_says_that_the_draw_is_another(tmp_path: Path) -> None:
+    source = make_labels_index(tmp_path, {"1.jpg": [0], "2.jpg": [1], "3.jpg": [1]}, ["1.jpg", "3.jpg"], ["2.jpg"])
+    assert "keeps the labels that its authors keep" in " ".join(read_annotations(source).notes)
+    (tmp_path / "VG_100K" / "3.jpg").unlink()
+    annotations = read_annotations(source)
+    assert "1 of the listed images are missing" in " ".join(annotations.notes)
+    assert annotations.findings[0].kind == "missing image"
+
+
+def test_the_authors_lists_are_asked_for_where_they_are_not_there(tmp_path: Path) -> None:
+    source = make_labels_index(tmp_path, {"1.jpg": [0], "2.jpg": [0]}, ["1.jpg"], ["2.jpg"])
+    (tmp_path / "train_list_500.txt").rename(tmp_path / "mine.txt")
+    with pytest.raises(UserError, match="train_list"):
+        read_annotations(source)
+    assert len(read_annotations(source, train_list=tmp_path / "mine.txt")) == 1
 
 
 def test_visual_genome_split_is_seeded(tmp_path: Path) -> None:

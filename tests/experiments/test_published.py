@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fewtags.experiments.curves import proportion_charts
 from fewtags.experiments.grid import read_grid
 from fewtags.experiments.published import published, published_numbers
 from fewtags.experiments.tables import paper_tables
@@ -28,12 +29,14 @@ def test_one_grid_has_both_tables_of_a_dataset(dataset):
     assert {run.config.train.precision for run in runs} == {"fp32"}
 
 
-def test_the_published_row_stands_under_ours_where_it_can_be_compared():
-    def row(method, proportion, rule):
-        scores = {"map": 50.0, "map_voc12": 51.0, "of1": 40.0, "cf1": 30.0, "seconds": 1.0}
-        cell = {"dataset": "voc2007", "method": method, "profile": "paper", "proportion": proportion, "seed": 0}
-        return {**cell, "epoch_rule": rule, **scores}
+def row(method, proportion, rule, profile="paper"):
+    more = 2.0 if rule == "best" else 0.0
+    scores = {"map": 50.0, "map_voc12": 51.0 + more, "of1": 40.0 + more, "cf1": 30.0, "seconds": 1.0}
+    cell = {"dataset": "voc2007", "method": method, "profile": profile, "proportion": proportion, "seed": 0}
+    return {**cell, "epoch_rule": rule, **scores}
 
+
+def test_the_published_row_stands_under_ours_where_it_can_be_compared():
     rows = [row(method, p, rule) for method in ("an", "caldnr") for p in (0.1, 0.2) for rule in ("last", "best")]
     labels = {
         (rule, table.title): [label for label, _ in table.rows]
@@ -43,3 +46,32 @@ def test_the_published_row_stands_under_ours_where_it_can_be_compared():
     ours = ["an (paper)", "caldnr (paper)"]
     assert labels["best", "mAP (VOC 2012) on voc2007"] == [ours[0], "an, published", ours[1], "caldnr, published"]
     assert all(names == ours for (rule, title), names in labels.items() if (rule, title[:8]) != ("best", "mAP (VOC"))
+
+
+def test_a_published_number_is_never_marked_as_the_highest():
+    rows = [row(method, p, rule) for method in ("an", "caldnr") for p in (0.1, 0.2) for rule in ("last", "best")]
+    table = next(table for table in paper_tables(rows, "best") if table.title.startswith("mAP (VOC"))
+    marked = {label: any(best for _, best in cells) for label, cells in table.cells()}
+    assert marked == {
+        "an (paper)": True, "an, published": False, "caldnr (paper)": True, "caldnr, published": False
+    }  # fmt: skip
+
+
+def test_one_proportion_alone_has_its_published_number_too():
+    rows = [row("an", 0.1, rule) for rule in ("last", "best")]
+    (table,) = paper_tables(rows, "best")
+    assert [label for label, _ in table.rows] == ["an (paper)", "an, published"]
+    number = published("voc2007", "an", 0.1)
+    assert [text for text, _ in table.cells()[1][1]] == ["–", f"{number:.1f}", "–", "–"]
+    assert [label for label, _ in paper_tables(rows, "last")[0].rows] == ["an (paper)"]
+
+
+def test_the_figure_has_both_epochs_and_what_was_published():
+    rows = [row(m, p, rule) for m in ("an", "caldnr") for p in (0.1, 0.2) for rule in ("last", "best")]
+    last, best = proportion_charts(rows)
+    assert (last.title, best.title) == ("voc2007, last epoch", "voc2007, best epoch")
+    assert ["OF1" in chart for chart in last.charts] == [False, True, False]
+    assert ["OF1" in chart for chart in best.charts] == [False, True, False, False]
+    assert "mAP (VOC 2012) published" in best.charts[-1]
+    own = [row("an", p, rule, "default") for p in (0.1, 0.2) for rule in ("last", "best")]
+    assert not any("published" in chart for chart in proportion_charts(own)[1].charts)

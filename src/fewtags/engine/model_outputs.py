@@ -104,16 +104,15 @@ def read_outputs(place: Path) -> ModelOutputs | None:
     return ModelOutputs(logits, features, unreadable)
 
 
-@torch.inference_mode()
 def compute_outputs(
     saved: SavedModel, annotations: Annotations, place: Path, config: RunConfig | None, device: str, quiet: bool
 ) -> None:
     where = choose_device(device)
-    model = saved.classifier.to(where).eval()
+    model = saved.classifier.to(where).eval()  # outside of inference mode, which would forbid to relabel it afterwards
     batches = batches_for(saved, annotations, config, where)
     num_images, files = len(annotations), {}
     unreadable: dict[int, str] = {}
-    with progress_bar("Reading images", batches.num_steps, quiet=quiet) as bar:
+    with torch.inference_mode(), progress_bar("Reading images", batches.num_steps, quiet=quiet) as bar:
         for loaded in batches.epoch():
             bar.step()
             unreadable |= loaded.broken

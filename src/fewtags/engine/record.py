@@ -20,6 +20,7 @@ import fewtags
 from fewtags import distributed
 from fewtags.atomic import atomic_write, write_json
 from fewtags.config import RunConfig, flat, read_yaml, resolve
+from fewtags.contract import WordVectors
 from fewtags.data.annotations import Annotations
 from fewtags.data.decisions import read_decisions, summary
 from fewtags.data.prepare import DataConfig, RunData, prepare_data
@@ -31,6 +32,8 @@ from fewtags.errors import DataError, UserError
 from fewtags.models.saved import damaged, file_checksum, read_object
 from fewtags.models.tensor_files import first_line, read_arrays
 from fewtags.wording import plural
+
+PAPERS_WORD_WIDTH = 300
 
 
 def log_opening(run: Run) -> None:
@@ -54,11 +57,26 @@ def log_opening(run: Run) -> None:
     run.log.say(f"Backbone {config.model.backbone} at {config.input.size} px from {origin}, {state}.")
     if run.problem.words is not None:
         run.log.say(f"Word vectors: {run.problem.words.source}.")
+        if config.profile == "paper" and (warning := not_the_papers_words(run.problem.words)):
+            run.log.warn(warning)
     epochs = plural(run.num_epochs, "epoch") if run.num_epochs else "one pass over the images, no training,"
     run.log.say(
         f"Method {config.method_name} ({config.profile} profile) with the {config.head_name} head: "
         f"{epochs} in batches of {train.batch_size * train.accumulate} on {run.device}, "
         f"seed {config.seed}. Output folder: {run.folder}."
+    )
+
+
+def not_the_papers_words(words: WordVectors) -> str:
+    """Empty where they may be the paper's."""
+    width = words.vectors.shape[1]
+    if not words.learned and width == PAPERS_WORD_WIDTH:
+        return ""
+    found = "learned from random" if words.learned else f"of {width} dimensions"
+    return (
+        f"WARNING: this is not the paper's setting. Its word vectors are GloVe's with {PAPERS_WORD_WIDTH} dimensions; "
+        f"these are {found}. words.source=FILE gives others (.npz with names and vectors, .npy with a row per "
+        "category, or GloVe's own .txt)."
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -245,6 +247,21 @@ def choose_device(name: str) -> torch.device:
         return torch.device(name)
     except RuntimeError:
         raise UserError(f"There is no device '{name}'; use auto, cpu, cuda, cuda:N or mps.") from None
+
+
+@contextmanager
+def repeatable(wanted: bool) -> Iterator[None]:
+    """Within, CUDA takes the operations that give the same numbers every time; torch warns of those it has none for."""
+    if not wanted:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, before its first call
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 def precision_of(name: str, device: torch.device) -> torch.dtype | None:

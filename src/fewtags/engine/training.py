@@ -25,7 +25,7 @@ from fewtags.engine.evaluation import Batches, predict, predict_some
 from fewtags.engine.predictions import measure
 from fewtags.engine.quality import estimate_run
 from fewtags.engine.record import load_last, log_opening, restore, save_run, write_record
-from fewtags.engine.run import Measured, Run, build_run, choose_device, make_batches
+from fewtags.engine.run import Measured, Run, build_run, choose_device, make_batches, repeatable
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.schedule import lr_factor
@@ -84,7 +84,7 @@ def train(
         try:
             run = build_run(config, folder, data, device, log)
             start_new(run) if checkpoint is None else resume_from(run, checkpoint)
-            with stop_signals() as stop:
+            with stop_signals() as stop, repeatable(config.train.deterministic):
                 while run.epoch < run.num_epochs:
                     train_one_epoch(run, stop)
                     finish_epoch(run)

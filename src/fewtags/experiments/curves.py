@@ -8,12 +8,14 @@ from typing import Any
 
 from markupsafe import Markup
 
+from fewtags.experiments import published
 from fewtags.experiments.charts import Series, legend, line_chart, nice_ticks
 from fewtags.experiments.runs import RunRecord, groups, label, proportion_label
 from fewtags.experiments.tables import METRIC_NAMES, Row, by_method, unique, value_of
 
 MANY_CATEGORIES = 24  # above this many, not every category gets a threshold chart
 STATE_LINES = {"theta_pos": 0, "theta_neg": 1, "s_pos": 2, "s_neg": 3}  # style of each, in rows of kind "categories"
+PAPERS_MAP = METRIC_NAMES[published.METRIC]
 DECISIONS = ("found", "rejected")
 
 
@@ -24,17 +26,40 @@ class Charts:
 
 
 def proportion_charts(rows: Sequence[Row]) -> list[Charts]:
-    """The paper's figure: each metric over the known proportion, one line per method."""
+    """The paper's figure: each metric over the known proportion, one line per method; after the last epoch and, if
+    different, at the best one, with the published numbers."""
     figures = []
     for dataset in unique(row["dataset"] for row in rows):
-        own = [row for row in rows if row["dataset"] == dataset and row["epoch_rule"] == "last"]
-        own = [row for row in own if isinstance(row["proportion"], float)]
-        charts = [chart for metric in ("map", "of1", "cf1") if (chart := proportion_chart(own, metric))]
-        figures += [Charts(dataset, charts)] if charts else []
+        own = [row for row in rows if row["dataset"] == dataset and isinstance(row["proportion"], float)]
+        last, best = ([row for row in own if row["epoch_rule"] == rule] for rule in ("last", "best"))
+        charts = [chart for metric in ("map", "of1", "cf1") if (chart := proportion_chart(last, metric))]
+        figures += [Charts(f"{dataset}, last epoch", charts)] if charts else []
+        if scores_of(best) != scores_of(last):
+            charts = [proportion_chart(best, metric) for metric in (published.METRIC, "of1", "cf1")]
+            charts.append(proportion_chart(published_rows(best), published.METRIC, f"{PAPERS_MAP} published"))
+            figures.append(Charts(f"{dataset}, best epoch", [chart for chart in charts if chart]))
     return figures
 
 
-def proportion_chart(rows: Sequence[Row], metric: str) -> Markup:
+def scores_of(rows: Sequence[Row]) -> list[tuple[float | None, ...]]:
+    return [(row["map"], row["of1"], row["cf1"]) for row in rows]
+
+
+def published_rows(rows: Sequence[Row]) -> list[Row]:
+    """The paper's numbers in place of ours, for its methods in their `paper` profile."""
+    return [
+        {**row, published.METRIC: published.of_row(row)}
+        for row in rows
+        if row["epoch_rule"] == published.EPOCH_RULE
+        and any(published.of_row(one) for one in rows if same_line(row, one))
+    ]
+
+
+def same_line(one: Row, other: Row) -> bool:
+    return (one["method"], one["profile"]) == (other["method"], other["profile"])
+
+
+def proportion_chart(rows: Sequence[Row], metric: str, name: str | None = None) -> Markup:
     proportions = sorted(unique(row["proportion"] for row in rows))
     series = []
     for place, (name, own) in enumerate(by_method(rows)):
@@ -42,7 +67,7 @@ def proportion_chart(rows: Sequence[Row], metric: str) -> Markup:
         there = [(100 * p, value) for p, value in values if value is not None]
         points = [(x, value.mean) for x, value in there]
         series.append(Series(name, points, place, [value.std for _, value in there]))
-    name = METRIC_NAMES[metric]
+    name = name or METRIC_NAMES[metric]
     ticks = [100 * p for p in proportions]
     return line_chart(
         series, title=f"{name} over the known proportion", x_label="known positives, %", y_label=f"{name}, %",

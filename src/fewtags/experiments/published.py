@@ -6,8 +6,10 @@ They are mAP with VOC 2010 interpolation, at the best epoch on the test set, fro
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 FILE = Path(__file__).with_name("published.csv")
 METRIC, EPOCH_RULE = "map_voc12", "best"  # comparable with the published numbers
@@ -19,6 +21,11 @@ def published_numbers() -> dict[tuple[str, str, float], float]:
     with FILE.open(newline="", encoding="utf-8") as lines:
         rows = [row for row in csv.DictReader(lines) if row["known_percent"].isdigit()]  # not the printed averages
     return {(row["dataset"], row["method"], int(row["known_percent"]) / 100): float(row["value"]) for row in rows}
+
+
+def of_row(row: Mapping[str, Any]) -> float | None:
+    """What the paper printed for a tidy row's cell; None for other profiles than the paper's, and other cells."""
+    return published(row["dataset"], row["method"], row["proportion"]) if row["profile"] == "paper" else None
 
 
 def published(dataset: str, method: str, proportion: object) -> float | None:

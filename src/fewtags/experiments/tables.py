@@ -21,6 +21,7 @@ RULE_NOTES = {
     "last": "after the last epoch",
     "best": "at the best epoch on the test images themselves, as in the paper, which makes them optimistic",
 }
+PUBLISHED = ", published"  # what the label of a row with the paper's own numbers ends in
 ABLATION = ("cssl", "cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr")  # the paper's Table 2
 
 Row = dict[str, Any]
@@ -51,15 +52,26 @@ class Table:
     rows: list[tuple[str, list[Value | None]]]
 
     def cells(self) -> list[tuple[str, list[tuple[str, bool]]]]:
-        """Each row's label, and its cells as text, with whether each is the highest in its column."""
+        """Each row's label, and its cells as text with whether it is the highest measured one of its column."""
         best = [self._best(column) for column in range(len(self.columns))]
         return [
-            (label, [_cell(value, top) for value, top in zip(values, best, strict=True)]) for label, values in self.rows
+            (
+                label,
+                [
+                    _cell(value, None if label.endswith(PUBLISHED) else top)
+                    for value, top in zip(values, best, strict=True)
+                ],
+            )
+            for label, values in self.rows
         ]
 
+    @property
+    def has_published(self) -> bool:
+        return any(label.endswith(PUBLISHED) for label, _ in self.rows)
+
     def _best(self, column: int) -> float | None:
-        """The highest mean as printed; none if there is nothing to compare."""
-        values = [values[column] for _, values in self.rows]
+        """The highest mean as it is printed; none where there is nothing to compare."""
+        values = [values[column] for label, values in self.rows if not label.endswith(PUBLISHED)]
         means = [round(value.mean, 1) for value in values if value is not None]
         return max(means) if len(means) > 1 else None
 
@@ -104,17 +116,23 @@ def proportion_table(rows: Sequence[Row], dataset: str, metric: str, epoch_rule:
 
 
 def published_row(run: Row, proportions: Sequence[Proportion]) -> list[tuple[str, list[Value | None]]]:
-    """The published numbers for a method in its `paper` profile, below our own row."""
-    numbers = [published.published(run["dataset"], run["method"], proportion) for proportion in proportions]
-    if run["profile"] != "paper" or not any(number is not None for number in numbers):
+    """What the paper printed for a method in its `paper` profile, under our own row."""
+    numbers = [published.of_row({**run, "proportion": proportion}) for proportion in proportions]
+    if not any(number is not None for number in numbers):
         return []
     values = [None if number is None else Value(number) for number in numbers]
-    return [(f"{run['method']}, published", [*values, average(values)])]
+    return [(f"{run['method']}{PUBLISHED}", [*values, average(values)])]
 
 
 def overview_table(rows: Sequence[Row], dataset: str, epoch_rule: str) -> Table:
-    """For a single proportion: one column per metric."""
-    body = [(label, [value_of(own, metric) for metric in METRIC_NAMES]) for label, own in by_method(rows)]
+    """Where there is one proportion only: the metrics across."""
+    body: list[tuple[str, list[Value | None]]] = []
+    for label, own in by_method(rows):
+        body.append((label, [value_of(own, metric) for metric in METRIC_NAMES]))
+        number = published.of_row(own[0]) if epoch_rule == published.EPOCH_RULE else None
+        if number is not None:
+            cells = [Value(number) if metric == published.METRIC else None for metric in METRIC_NAMES]
+            body.append((f"{own[0]['method']}{PUBLISHED}", cells))
     known: Proportion = rows[0]["proportion"]
     where = dataset if known is None else f"{dataset}, {proportion_label(known)} known"
     return Table(f"Scores on {where}", note_on(rows, epoch_rule), list(METRIC_NAMES.values()), body)

@@ -6,7 +6,7 @@ from typing import Any
 
 # The paper's training setup, shared by all methods in its tables: ResNet-101 at 448, layer4 trainable, Adam.
 PAPER_TRAINING: dict[str, Any] = {
-    "model.backbone": "resnet101",
+    "model.backbone": "resnet101.tv_in1k",  # the authors' weights; timm's own are others
     "model.train_from": "layer4",
     "model.pool": 2,
     "model.width": 1024,

@@ -1,4 +1,6 @@
-"""Visual Genome objects.json: the most frequent object names as categories (VG-200) and a seeded test split."""
+"""Visual Genome: objects.json, whose most frequent object names are the categories, with a seeded test split; or the
+files of the paper's authors (vg_category_200_labels_index.json and two lists), which are their VG-200 row by row.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,15 @@ from pydantic import Field
 
 from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.formats.locate import ImageFolder, missing_image
-from fewtags.data.formats.options import ReadOptions
+from fewtags.data.formats.options import ReadOptions, read_lines
 from fewtags.data.formats.rows import Row, counts, label_rows
 from fewtags.data.formats.text import read_head, whole_number
 from fewtags.data.tag_names import tidy_rows
 from fewtags.errors import DataError, UserError
 
 IMAGE_FOLDERS = ("VG_100K", "VG_100K_2", "images/VG_100K", "images/VG_100K_2", "images", "")
+LABELS_INDEX = "vg_category_*_labels_index.json"
+LISTS = {"train": "train_list_*.txt", "test": "test_list_*.txt"}  # as their authors call them
 CHUNK = 1 << 22  # objects.json has 400 MB: it is read in chunks of this many characters
 
 
@@ -38,12 +42,17 @@ class VisualGenomeOptions(ReadOptions):
 
 def detects_visual_genome(path: Path) -> bool:
     if path.is_dir():
-        return (path / "objects.json").is_file()
+        return (path / "objects.json").is_file() or any(path.glob(LABELS_INDEX))
+    if path.match(LABELS_INDEX):
+        return True
     head = read_head(path) if path.suffix.lower() == ".json" else ""
     return head.startswith("[") and '"objects"' in head
 
 
 def read_visual_genome(path: Path, options: VisualGenomeOptions, images: Path | None) -> Annotations:
+    labels_index = labels_index_of(path)
+    if labels_index is not None:
+        return read_labels_index(labels_index, options, images)
     file = path / "objects.json" if path.is_dir() else path
     root = images or file.parent
     findings: list[Finding] = []
@@ -70,6 +79,100 @@ def read_visual_genome(path: Path, options: VisualGenomeOptions, images: Path | 
         notes=names.notes,
     )
     return replace(annotations, splits=draw_test_split(len(rows), options), renamed_tags=names.changes)
+
+
+# --- the files of the paper's authors ---
+
+
+def labels_index_of(path: Path) -> Path | None:
+    """The file itself, or the one in the folder: it goes before objects.json, as it is what people compare with."""
+    if not path.is_dir():
+        return path if path.match(LABELS_INDEX) else None
+    found = sorted(path.glob(LABELS_INDEX))
+    if len(found) > 1:
+        raise UserError(f"{path} has {found[0].name} and {found[1].name}; name the file to read.")
+    return found[0] if found else None
+
+
+def read_labels_index(file: Path, options: VisualGenomeOptions, images: Path | None) -> Annotations:
+    """{"2328403.jpg": [3, 17], ...}: numbers of each image's categories. Rows are in the order of the lists, as its
+    authors draw the labels that stay known in that order."""
+    root, findings = images or file.parent, list[Finding]()
+    numbers_of = read_category_numbers(file)
+    names = numbered_categories(numbers_of, options)
+    listed = {split: read_lines(list_of(file.parent, split, options)) for split in LISTS}
+    folders = {folder: ImageFolder(root / folder) for folder in IMAGE_FOLDERS}
+    rows, num_left_out = [], 0
+    for split, lines in listed.items():
+        for line in lines:
+            image = find_in(folders, line)
+            if image is None or line not in numbers_of:
+                num_left_out += 1
+                if image is None:
+                    findings.append(missing_image(str(file), line, root))
+                else:
+                    findings.append(Finding("missing annotation", str(file), f"it has no entry for {line}"))
+                continue
+            present = {names[number] for number in numbers_of[line] if number < len(names)}
+            rows.append(Row(image, str(file), present, split=split, complete=True))
+    if not rows:
+        raise DataError(f"None of the images that the lists name is in {root} or its VG_100K folders, or in {file}.")
+    order = (
+        "Rows are in the order of the lists, so that data.mask_seed=0 keeps the labels that its authors keep."
+        if not num_left_out
+        else f"{num_left_out:,} of the listed images are missing, so other labels stay known than its authors keep."
+    )
+    annotations = label_rows(
+        rows,
+        root,
+        source=file,
+        options=options.model_copy(update={"categories": names}),
+        name=f"vg{len(names)}",
+        describe=lambda labels: f"Read {file} as Visual Genome: {counts(labels)}; what is not listed counts as absent.",
+        findings=findings,
+        categories=names,
+        notes=[order],
+    )
+    return annotations
+
+
+def read_category_numbers(file: Path) -> dict[str, list[int]]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        return {str(image): [whole_number(number) for number in numbers] for image, numbers in content.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DataError(f'{file} should be {{"image.jpg": [numbers of its categories], ...}} ({error}).') from None
+
+
+def numbered_categories(numbers_of: dict[str, list[int]], options: VisualGenomeOptions) -> list[str]:
+    """The first `num_categories`; their names are in no file that was published, unless somebody gives them."""
+    highest = max((number for numbers in numbers_of.values() for number in numbers), default=-1)
+    number = min(options.num_categories, highest + 1)
+    names = options.category_list()
+    if names is None:
+        return [f"category {each}" for each in range(number)]
+    if len(names) < number:
+        raise UserError(f"categories has {len(names)} names for {number} numbered categories; give all in order.")
+    return names[:number]
+
+
+def list_of(folder: Path, split: str, options: VisualGenomeOptions) -> Path:
+    given = options.train_list if split == "train" else options.test_list
+    if given is not None:
+        return given
+    found = sorted(folder.glob(LISTS[split]))
+    if len(found) != 1:
+        what = "no" if not found else "several"
+        raise UserError(f"{folder} has {what} {LISTS[split]}; give the list with the option {split}_list.")
+    return found[0]
+
+
+def find_in(folders: dict[str, ImageFolder], name: str) -> str | None:
+    found = (posixpath.join(folder, image) for folder, files in folders.items() if (image := files.find(name)))
+    return next(found, None)
+
+
+# --- objects.json ---
 
 
 def read_objects(file: Path, findings: list[Finding]) -> Iterator[tuple[int, set[str]]]:
@@ -119,8 +222,7 @@ def existing_images(
     folders = {folder: ImageFolder(root / folder) for folder in IMAGE_FOLDERS}
     existing = {}
     for key, names in names_of.items():
-        found = (posixpath.join(name, image) for name, folder in folders.items() if (image := folder.find(str(key))))
-        if image := next(found, None):
+        if image := find_in(folders, str(key)):
             existing[image] = names
         else:
             findings.append(missing_image(str(file), f"{key}.jpg", root))

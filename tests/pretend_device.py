@@ -1,0 +1,127 @@
+"""A device that is none: data on the CPU that says it is elsewhere, and refuses to be mixed with what is not.
+
+It has CUDA's rules: operands are all on one device, but for copies, CPU scalars (tensors without a dimension) and
+CPU indices into what is on the device; and NumPy sees nothing of it. So what fails on a GPU fails here, without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+from torch.utils._pytree import tree_flatten, tree_map
+
+ELSEWHERE = torch.device("meta")  # the one device that torch knows everywhere and has no kernels of its own to run
+CPU = torch.device("cpu")
+aten = torch.ops.aten
+MAY_MIX = {aten.copy_.default, aten._copy_from.default}
+MAY_INDEX = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}
+
+
+class Away(torch.Tensor):
+    """Holds its numbers in a CPU tensor that only `compute` looks at."""
+
+    numbers: Tensor
+
+    @staticmethod
+    def __new__(cls, numbers: Tensor) -> Away:
+        return Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, numbers.shape, strides=numbers.stride(), storage_offset=numbers.storage_offset(),
+            dtype=numbers.dtype, layout=numbers.layout, device=ELSEWHERE,
+        )  # fmt: skip
+
+    def __init__(self, numbers: Tensor):
+        self.numbers = numbers
+
+    def tolist(self) -> list[Any]:
+        return self.cpu().tolist()
+
+    def __repr__(self, **_: Any) -> str:
+        return f"Away({self.numbers})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return compute(func, args, kwargs or {})
+
+
+@contextmanager
+def pretend_device() -> Iterator[torch.device]:
+    """Within, `.to(ELSEWHERE)` and `torch.zeros(..., device=ELSEWHERE)` work."""
+    autocast = torch.autocast
+    with pytest.MonkeyPatch.context() as patch, Making(), Computing():
+        patch.setattr(torch, "autocast", lambda kind, **options: autocast("cpu" if kind == "meta" else kind, **options))
+        yield ELSEWHERE
+
+
+class Making(TorchFunctionMode):
+    """Tensors from Python's numbers, which torch makes before anybody is asked."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.tensor and kwargs.get("device") is not None:
+            wanted = kwargs.pop("device")
+            return torch.tensor(*args, **kwargs).to(wanted)
+        if func is Tensor.new_tensor:
+            return torch.tensor(*args[1:], **{"dtype": args[0].dtype, **kwargs}).to(args[0].device)
+        return func(*args, **kwargs)
+
+
+class Computing(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return compute(func, args, kwargs or {})
+
+
+def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    if torch.is_inference_mode_enabled():  # then operations that consist of others come whole
+        with Computing():
+            found = func.decompose(*args, **kwargs)
+        if found is not NotImplemented:
+            return found
+    if func is aten._has_compatible_shallow_copy_type.default:
+        return False
+    refuse_to_mix(func, args, kwargs)
+    wanted = kwargs.get("device")
+    any_away = any(isinstance(value, Away) for value in tree_flatten((args, kwargs))[0])
+    away = any_away if wanted is None else torch.device(wanted).type == ELSEWHERE.type
+    if func in MAY_MIX:
+        away = isinstance(args[0], Away)
+    plain_args, plain_kwargs = tree_map(
+        lambda value: value.numbers if isinstance(value, Away) else value, (args, kwargs)
+    )
+    if wanted is not None:
+        plain_kwargs["device"] = CPU
+    found = func(*plain_args, **plain_kwargs)
+    if func is aten._to_copy.default and any_away != away:
+        found = found.clone() if found is plain_args[0] else found
+    # As torch does it: in inference mode what is new is an inference tensor, and a view is what it is a view of.
+    view_of_usual = func.is_view and isinstance(args[0], Tensor) and not args[0].is_inference()
+    with torch.inference_mode(torch.is_inference_mode_enabled() and not view_of_usual):
+        found = tree_map(lambda value: Away(value) if away and isinstance(value, Tensor) else value, found)
+    return return_and_correct_aliasing(func, args, kwargs, found) if any_away and away else found
+
+
+def refuse_to_mix(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    if func in MAY_MIX:
+        return
+    if func in MAY_INDEX:  # an index may be on the CPU, if what it looks into is away
+        rest = [args[0], *args[2:]]
+        refuse_to_mix_these(func, rest)
+        if not isinstance(args[0], Away):
+            refuse_to_mix_these(func, args)
+        return
+    refuse_to_mix_these(func, (args, kwargs))
+
+
+def refuse_to_mix_these(func: Any, values: Any) -> None:
+    tensors = [value for value in tree_flatten(values)[0] if isinstance(value, Tensor)]
+    here = [value for value in tensors if not isinstance(value, Away) and value.ndim]
+    if here and any(isinstance(value, Away) for value in tensors):
+        raise RuntimeError(
+            f"{func} mixes a tensor that is elsewhere with one of shape {list(here[0].shape)} that is not"
+        )

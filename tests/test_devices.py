@@ -1,0 +1,106 @@
+"""Nothing mixes tensors of two devices; what this runs would fail on a GPU if it did (tests/pretend_device.py)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import TinyConfig
+from fewtags.data.annotations import Annotations
+from fewtags.data.prepare import split_data
+from fewtags.engine import model_outputs, prediction, training
+from fewtags.engine.model_outputs import model_outputs as outputs_of
+from fewtags.methods import METHODS
+from fewtags.models.saved import load_model
+from fewtags.tagger import Tagger
+from pretend_device import Away, pretend_device
+
+# Every pair of a head and an objective once, in the paper's profile where there is one; and one with more state.
+CASES = {
+    (recipe.head, recipe.objective): (name, profile)
+    for name, method in METHODS.items()
+    for profile in ("default", *(key for key in method.profiles if key == "paper"))
+    for recipe in [method.profile(profile)]
+}
+CASES = [*CASES.values(), ("caldnr", "relative")]
+SMALL = {
+    "model.backbone": "test_resnet",
+    "model.train_from": "head",  # its maps are computed once
+    "model.width": 0,
+    "input.size": 32,
+    "model.pool": 1,
+    "train.epochs": 2,
+    "train.batch_size": 6,
+}
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch):
+    """Every run, prediction and look at images happens on the pretended device."""
+    with pretend_device() as device:
+        for module in (training, prediction, model_outputs):
+            monkeypatch.setattr(module, "choose_device", lambda name: device)
+        yield
+
+
+def small(name: str, profile: str) -> list[str]:
+    settings = [f"method={name}", f"method.profile={profile}", *(f"{key}={value}" for key, value in SMALL.items())]
+    fields = type(TinyConfig.make(*settings).method).model_fields
+    return settings + (["method.discover_from_epoch=0"] if "discover_from_epoch" in fields else [])
+
+
+@pytest.fixture(scope="module")
+def few(patches: Annotations) -> Annotations:
+    """12 images to train on and 4 to measure on: enough for every branch, as each operation takes its time here."""
+    return patches.take(np.r_[0:12, 36:40])
+
+
+@pytest.mark.parametrize(("name", "profile"), CASES)
+def test_every_method_starts_trains_and_is_measured_on_a_device(name, profile, few: Annotations, tmp_path, elsewhere):
+    config = TinyConfig.make(*small(name, profile))
+    result = training.train(config, tmp_path / "run", data=split_data(few, config.data, 0), quiet=True)
+    assert result.last is not None
+    assert 0 <= result.last.map <= 1
+
+
+def test_a_model_that_looked_at_images_on_a_device_learns_labels_there(few: Annotations, tmp_path, elsewhere):
+    """Its buffers must not have become inference tensors on the way, which cannot be written to."""
+    config = TinyConfig.make(*small("instant", "default"))
+    training.train(config, tmp_path / "run", data=split_data(few, config.data, 0), quiet=True)
+    tagger = Tagger.load(tmp_path / "run")
+    features = tagger.features(few)
+    tagger.relabel(features[0], "red", 1)
+    order, probabilities = tagger.rerank("red", features)
+    assert sorted(order) == list(range(len(few)))
+    assert np.isfinite(probabilities).all()
+
+    saved = load_model(tmp_path / "run")
+    outputs = outputs_of(saved, few, tmp_path / "outputs", quiet=True)
+    assert isinstance(saved.classifier.head.discriminant.weights, Away)
+    saved.classifier.head.relabel(outputs.unit_features(np.array([1]))[0], 0, -1)
+
+
+@pytest.mark.parametrize(
+    ("operation", "mixes"),
+    {
+        "a sum": (lambda away, here: away + here, True),
+        "a sum with a CPU scalar": (lambda away, here: away + here.sum(), False),
+        "a scalar that is away with what is not": (lambda away, here: away.sum() + here, True),
+        "a mask": (lambda away, here: torch.where(here > 0, away, 0.0), True),
+        "joined": (lambda away, here: torch.cat([away, here]), True),
+        "a CPU index into what is away": (lambda away, here: away[torch.tensor([1, 0])], False),
+        "an index that is away into what is not": (lambda away, here: here[away.argsort()], True),
+        "a copy": (lambda away, here: away.copy_(here), False),
+        "taken back": (lambda away, here: away.cpu() + here, False),
+        "NumPy": (lambda away, here: away.numpy(), True),
+    }.values(),
+)
+def test_the_pretended_device_has_the_rules_of_a_gpu(operation, mixes):
+    with pretend_device() as device:
+        away, here = torch.tensor([1.0, 2.0]).to(device), torch.tensor([3.0, 4.0])
+        if mixes:
+            with pytest.raises(RuntimeError):
+                operation(away, here)
+        else:
+            operation(away, here)
