@@ -147,8 +147,8 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         about = f"penalty {choice.penalty:g}, about {share} ({'given' if given else 'estimated'})."
         if not (labels == PRESENT).any():
             about = (
-                "no label is known, so tags come from their names alone, as likely as the backbone's classifier finds "
-                "them. Nothing was there to check that with: review some."
+                "no label is known, so tags come from their names only, with the probabilities of the backbone's "
+                "classifier. These could not be checked: review some."
             )
         sentences = [
             f"Closed form from {int(statistics.count):,} images: {about}",
@@ -166,20 +166,20 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             f"Names: {int(self.names.known.sum())} of {self.num_categories} are known to the backbone's classifier"
         )
         if weight is not None:
-            sentence += f", and count {weight:.2f} times as much as the labels" if weight else ", and add nothing here"
+            sentence += f", and count {weight:.2f} times as much as the labels" if weight else ", but do not help here"
         more = len(self.names.sentences) - MOST_NAMES_SAID
         said = [f"  {each}" for each in self.names.sentences[:MOST_NAMES_SAID]]
         return [sentence + ".", *said, *([f"  and {more} more"] if more > 0 else [])]
 
     def _about_few_images(self, number: int, labels: Tensor) -> list[str]:
-        """What would help most where there is little to learn from."""
+        """What would help most if there are few labels."""
         if number >= FEW_IMAGES:
             return []
         known = (labels == PRESENT).sum(0)
         fewest = known.argsort(stable=True)[:3].tolist()
         which = ", ".join(f"'{self.categories[c]}' ({int(known[c])} known)" for c in fewest if c < len(self.categories))
         return [
-            f"{number} images are few: rankings will be rough and probabilities careful. More known tags help most"
+            f"{number} images are few: rankings will be rough and probabilities conservative. More known tags help most"
             + (f", above all of {which}." if which else ".")
         ]
 
@@ -192,10 +192,10 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
 
 def about_round(how: Round | None) -> str:
     if how is None:
-        return "Labels that it finds itself do not help to find known ones that are held back: not used."
+        return "Self-labelling does not help to rank held-out known labels: not used."
     return (
-        f"Labels that it finds itself count {how.soft_weight:g} times as much as known ones, with penalty "
-        f"{how.penalty:.2g}: chosen by known ones that were held back."
+        f"Self-labelling: found labels count {how.soft_weight:g} times as much as known ones, with penalty "
+        f"{how.penalty:.2g}, chosen on held-out known labels."
     )
 
 

@@ -3,10 +3,10 @@
     P(present | score) = sigmoid(bent(slope_c * score + intercept_c))
 
 A label is known to be present with probability k P, known to be absent with a_c (1 - P), and else unknown; k is the
-share of the present labels that are known. Slopes are drawn to one that all categories share, intercepts to what the
-number of known positives says, so that a category with one known positive has a sensible curve. Slopes are positive and
-`bent` rises: probabilities rank images as scores do. All of it works on scores in bins of rank, so that its cost hardly
-depends on the number of images.
+share of the present labels that are known. Slopes are shrunk towards one shared by all categories, intercepts towards
+what the number of known positives implies, so that a category with one known positive has a sensible curve. Slopes are
+positive and `bent` is increasing: probabilities rank images as scores do. Everything works on scores binned by rank, so
+the cost hardly depends on the number of images.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ USUAL_SLOPE, SHARED_PRECISION = 2.0, 0.25
 SLOPE_PRECISION = 4.0  # of a category's slope about the shared one
 INTERCEPT_PRECISION = 0.25
 LOWEST_SLOPE = 0.1
-LOWEST_THRESHOLD, HIGHEST_THRESHOLD = 0.25, 0.75  # a tag that is three times as likely wrong is not given
-SHARED_BY = 64  # categories that are enough to tell what all share
+LOWEST_THRESHOLD, HIGHEST_THRESHOLD = 0.25, 0.75  # a tag that is three times as likely wrong as right is not predicted
+SHARED_BY = 64  # number of categories enough to estimate what all share
 TINY = 1e-12
 
 
@@ -63,7 +63,7 @@ class Bins:
         return Bins(*(part[:, categories] for part in (self.score, self.present, self.absent, self.unknown)))
 
     def together(self) -> Bins:
-        """All categories as one."""
+        """All categories pooled."""
         return Bins(*(part.reshape(-1, 1) for part in (self.score, self.present, self.absent, self.unknown)))
 
 
@@ -99,7 +99,7 @@ def bent(eta: Tensor, bend: Tensor | float) -> Tensor:
 def shared_curve(bins: Bins, known_proportion: float | None = None) -> Shared:
     """Slope, bend and known proportion by their posterior mean over a grid of the latter two.
 
-    Where labels are few the likelihood hardly tells the known proportion, and its maximum may be a third of the truth
+    With few labels the likelihood hardly determines the known proportion, and its maximum may be a third of the truth
     or three times it; the mean is then near 0.4, by which fewer tags are promised.
     """
     known = bins.present.sum(0).nonzero()[:, 0]
@@ -115,7 +115,7 @@ def shared_curve(bins: Bins, known_proportion: float | None = None) -> Shared:
     slope, _, likelihood = _fit_shared_slopes(bins, proportion[:, None], bend[:, None])
     prior = -BEND_PRECISION / 2 * (bend - USUAL_BEND).square()
     width = torch.gradient(torch.tensor(proportions))[0] if len(proportions) > 1 else torch.ones(1)
-    prior = prior - proportion.log() / 2  # people rather know a few tags than nearly all
+    prior = prior - proportion.log() / 2  # knowing few tags is more common than knowing nearly all
     chance = (likelihood - likelihood.max() + prior).exp() * width.repeat_interleave(len(BENDS))
     chance /= chance.sum()
     mean = [float((chance * each).sum()) for each in (slope, bend, proportion)]
@@ -210,7 +210,7 @@ class _Likelihood:
 
 
 def soften(chance: Tensor, labels: Tensor, known_proportion: Tensor) -> Tensor:
-    """[N, C]: 1 for known presences, 0 for known absences, else P(present | nobody said anything).
+    """[N, C]: 1 for known presences, 0 for known absences, else P(present | unknown).
 
     `chance` is P(present) [N, C].
     """
@@ -235,7 +235,7 @@ def fisher_information(chance: Tensor, presences: Tensor, absences: Tensor) -> T
 
 
 def f1_thresholds(chance: Tensor, count: Tensor) -> Tensor:
-    """[C] thresholds of best expected F1, 2 sum_r P / (r + sum P) at rank r, within what a person would call a tag.
+    """[C] thresholds of best expected F1, 2 sum_r P / (r + sum P) at rank r, within sensible limits.
 
     `chance` [B, C] falls from bin to bin; a bin has `count` [B, C] images.
     """
@@ -247,6 +247,6 @@ def f1_thresholds(chance: Tensor, count: Tensor) -> Tensor:
 
 
 def expected_f1_thresholds(probabilities: Tensor) -> Tensor:
-    """[C] likewise, where the probabilities of all images [N, C] are given."""
+    """[C] likewise, from the probabilities of all images [N, C]."""
     ranked = probabilities.sort(dim=0, descending=True).values.double()
     return f1_thresholds(ranked, torch.ones_like(ranked))

@@ -1,15 +1,15 @@
 """The mathematics of `instant`: a tagger in closed form, from sums over the images, without training.
 
-Features are brought to unit length and standardised per dimension over all images: x. With A = (X'X/N + penalty I)^-1
-over all images and m_c the mean of the known positives of category c, the score is x' A m_c. If it is chance which
-positives are known, the mean of the known ones is an unbiased estimate of the mean of all, and A uses no labels: labels
-that nobody gave cost variance but no bias.
+Features are scaled to unit length and standardised per dimension over all images: x. With A = (X'X/N + penalty I)^-1
+over all images and m_c the mean of the known positives of category c, the score is x' A m_c. If the known
+positives are a random sample, their mean is an unbiased estimate of the mean of all, and A uses no labels: missing
+labels cost variance but no bias.
 
     score = reliability * x' A m_c / spread + name weight * name score        models/leave_one_out.py chooses
     P(present) = sigmoid(bent(slope * score + intercept))                     models/curves.py fits
 
-A known absence is a positive of negative weight, the more of it the more likely a presence was thought there. What the
-name of a category says about an image (`models.names`) is added where left-out labels show that it helps.
+A known absence is a positive with negative weight, which grows with how likely a presence seemed. What the
+name of a category says about an image (`models.names`) is added if leave-one-out shows that it helps.
 
     statistics = DiscriminantSums(num_categories, feature_dim)
     statistics.add(features, labels)                  # batch by batch; sums of splits add up (`merge`)
@@ -48,18 +48,18 @@ from fewtags.models.curves import (
 from fewtags.models.leave_one_out import PENALTIES, Choice, Images, LeftOut, Reliability, choose, spread
 from fewtags.models.told_labels import ToldLabels
 
-PUSH = 0.25  # what a known absence weighs, times how likely a presence was thought
+PUSH = 0.25  # weight of a known absence, times how likely a presence seemed
 OWN_NAME_WEIGHTS = (0.0, 0.5, 1.0, 2.0)  # of a category, times the common one,
 OWN_CHANCES = (0.1, 0.2, 0.5, 0.2)  # and how likely each is before its labels are seen
-_ENTRIES_AT_ONCE = 2**22  # scores are made for groups of categories of about this many entries: bounds the memory
+_ENTRIES_AT_ONCE = 2**22  # scores are computed for groups of categories with about this many entries: bounds the memory
 _IMAGES_AT_ONCE = 8192
-_CURVE_ENTRIES, _FEWEST_ROWS, _MOST_ROWS = 2**24, 1000, 8192  # images that curves are fitted to
-_MOST_KNOWN = 2000  # known positives of a category that are looked at then
+_CURVE_ENTRIES, _FEWEST_ROWS, _MOST_ROWS = 2**24, 1000, 8192  # images the curves are fitted to
+_MOST_KNOWN = 2000  # known positives per category used for that
 _SINCE_NAMES = (  # buffers that older models lack
     "bend", "name_weight", "name_mean", "name_factor", "absent_count", "absent_total", "push", "signal", "first_count",
     "first_weights", "first_slope", "first_intercept",
 )  # fmt: skip
-_CATEGORIES_FOR_CURVE = 256  # enough to tell what all share
+_CATEGORIES_FOR_CURVE = 256  # enough to estimate what all share
 
 
 def unit_length(features: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ def unit_length(features: Tensor) -> Tensor:
 
 
 class DiscriminantSums:
-    """All that the closed form has to know of the images: float64 sums, which are exact under any split."""
+    """All the closed form needs to know about the images: float64 sums, exact under any split."""
 
     def __init__(self, num_categories: int, feature_dim: int):
         double = torch.float64
@@ -79,7 +79,7 @@ class DiscriminantSums:
 
     @classmethod
     def of(cls, features: Tensor, weights: Tensor) -> DiscriminantSums:
-        """Of features [N, D] at once; see `add`."""
+        """From features [N, D] at once; see `add`."""
         statistics = cls(weights.shape[1], features.shape[1])
         for rows in _slices(len(features), _IMAGES_AT_ONCE):
             statistics.add(features[rows], weights[rows])
@@ -88,7 +88,7 @@ class DiscriminantSums:
     def add(self, features: Tensor, weights: Tensor) -> None:
         """Features [B, D] and their labels [B, C]; or, instead of labels, how much each image counts as a positive."""
         if not features.isfinite().all():
-            raise DataError("Features should be finite; some are not.")
+            raise DataError("Some features are not finite.")
         x, positive = unit_length(features), weights.clamp(min=0).float()
         self.count += len(x)
         self.total += x.sum(0, dtype=torch.float64)
@@ -97,7 +97,7 @@ class DiscriminantSums:
         self.category_total += positive.T @ x
 
     def relabelled(self, features: Tensor, weights: Tensor) -> DiscriminantSums:
-        """The same images with other labels: only the categories' sums are made anew, from `features` [N, D]."""
+        """The same images with other labels: only the categories' sums are recomputed, from `features` [N, D]."""
         other = copy.copy(self)
         other.category_count = weights.sum(0, dtype=torch.float64)
         other.category_total = torch.zeros_like(self.category_total)
@@ -106,7 +106,7 @@ class DiscriminantSums:
         return other
 
     def merge(self, other: DiscriminantSums) -> None:
-        """Add what was gathered from other images."""
+        """Add the sums of other images."""
         for name, value in vars(other).items():
             getattr(self, name).add_(value)
 
@@ -130,10 +130,10 @@ class Basis:
     @classmethod
     def of(cls, statistics: DiscriminantSums) -> Basis:
         if statistics.count < 1:
-            raise DataError("There is not a single image to standardise features over.")
+            raise DataError("There are no images to standardise features over.")
         mean = statistics.total / statistics.count
         covariance = statistics.second_moment / statistics.count - torch.outer(mean, mean)
-        # A dimension that never changes says nothing: with an infinite scale it is 0 in every image.
+        # A constant dimension says nothing: with an infinite scale it is 0 in every image.
         variance = covariance.diag()
         scale = torch.where(variance > 1e-12, variance.clamp(min=0).sqrt(), torch.inf)
         values, vectors = torch.linalg.eigh((covariance / scale[:, None] / scale).float())
@@ -164,10 +164,10 @@ class Basis:
 
 
 class Discriminant(nn.Module):
-    """Scores, probabilities and thresholds of a category's presence. All it knows is in its buffers.
+    """Scores, probabilities and thresholds of a category's presence. All state is in buffers.
 
-    With `keeps_sums` it also carries what it needs to take in more labels: the eigenbasis, each category's sums, and
-    the labels it was told (`told`), by which it knows what a changed label was before.
+    With `keeps_sums` it also keeps what it needs to learn more labels: the eigenbasis, each category's sums, and
+    the labels it was given (`told`), to know the previous value of a changed label.
     """
 
     weights: Tensor
@@ -230,7 +230,7 @@ class Discriminant(nn.Module):
         self.told = ToldLabels(C, D) if keeps_sums else None
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
-        """Models of before there were names and reliabilities lack some buffers; they predict as they did."""
+        """Models from before names and reliabilities lack some buffers; they predict as before."""
         older = prefix + "bend" not in state and prefix + "weights" in state
         if older:
             for name in self._buffers.keys() - self._non_persistent_buffers_set:
@@ -242,7 +242,7 @@ class Discriminant(nn.Module):
 
     @torch.no_grad()
     def _take_over_raw_scores(self) -> None:
-        """Scores were x' A m_c themselves: bring them to comparable units, and the slopes with them."""
+        """Scores used to be x' A m_c: convert them, and the slopes, to comparable units."""
         self.push.fill_(PUSH)
         self.first_count.copy_(self.category_count)
         self._set_signal()
@@ -262,7 +262,7 @@ class Discriminant(nn.Module):
         known_proportion: float | Tensor | None = None,
         **options: Any,
     ) -> Discriminant:
-        """A new one, fitted; see `fit`."""
+        """A new fitted one; see `fit`."""
         model = cls(labels.shape[1], features.shape[1])
         model.fit(statistics, features, labels, known_proportion, **options)
         if model.told is not None:
@@ -294,7 +294,7 @@ class Discriminant(nn.Module):
         """
         if names is None and not (labels == PRESENT).any():
             raise DataError(
-                "No label is known to be present, and no name of a category is known: there is nothing to learn from."
+                "No label is known to be present, and no category name is known: there is nothing to learn from."
             )
         basis = Basis.of(statistics)
         for name, value in vars(basis).items():

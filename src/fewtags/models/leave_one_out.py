@@ -1,11 +1,11 @@
-"""Scores of images judged without themselves, and what is chosen by them: the penalty and what a name is worth.
+"""Leave-one-out scores, and what they choose: the penalty and the weight of names.
 
 The score of an image x is z = x' A m, A = (S + penalty)^-1, with S = X'X/N over all N images and m the mean of the k
 known positives of a category. Both hold a share of x itself. Without it, centring included, and with h = x' A x,
 
     z without x = N/(N-1) * (z' + h/(N-1)) / (1 - h/(N-1)),    z' = (k z - h) / (k - 1) for a known positive, else z
 
-Leaving x out of m alone is not enough: where features are more than images, S explains every image by itself, and the
+Leaving x out of m alone is not enough: with more features than images, S explains every image by itself, and the
 smallest penalty always wins.
 """
 
@@ -23,19 +23,19 @@ PENALTIES = (0.2, 0.5, 1.0, 1.7, 3.0, 5.0, 9.0, 16.0, 30.0, 60.0, 200.0, 1000.0)
 NAME_WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.5, 4.0, 8.0)
 WITHIN = 0.25  # log likelihood: a larger penalty that is worse by no more than this is taken
 _CATEGORIES = 256  # two numbers are chosen: these many categories, evenly spaced, are enough to tell them
-_PAIRS = 1600  # left-out positives that are ranked, spread over these categories,
-_ROWS = 1000  # among so many other images
+_PAIRS = 1600  # left-out positives that are ranked, spread over these categories
+_ROWS = 1000  # other images they are ranked among
 _LEAST_SIGNAL = 0.02
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images in the eigenbasis of their second moment, with what is known of them."""
+    """Images in the eigenbasis of their second moment, with their known labels."""
 
     features: Tensor  # [N, D] pooled
     rotated: Tensor  # [N, D]
     values: Tensor  # [D] eigenvalues
-    total: int  # so many images made the eigenvalues; those here may be a sample
+    total: int  # number of images behind the eigenvalues; those here may be a sample
     labels: Tensor  # [N, C]
     names: Tensor | None = None  # [N, C] standardised name scores, 0 where a category has none
     named: Tensor | None = None  # [C] which have
@@ -44,7 +44,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Reliability:
-    """How far a mean of k images can be trusted.
+    """The reliability of a mean over k images.
 
     Noise adds `noise` / k to the variance of z = x' A m over the images. What is left is signal, estimated from all
     categories together. Of z in units of its standard deviation, sqrt(r) is signal, r = signal / (signal + noise / k).
@@ -69,7 +69,7 @@ class Reliability:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Scores of images without their own share in anything that makes them."""
+    """Scores of images without their own contribution."""
 
     directions: Tensor  # [C, D] A m_c in the eigenbasis
     count: Tensor  # [C] positives in m_c
@@ -124,8 +124,8 @@ def choose(images: Images, penalties: tuple[float, ...] = PENALTIES) -> Choice:
     """Penalty and weight of the names by which known positives, each left out, rank best.
 
     Each candidate gets the likelihood of these ranks under a power law, so that the more known positives there are, the
-    more a difference counts. Without evidence the larger penalty is right: it trusts the second moment less. Of the
-    weights the mean is taken.
+    more a difference counts. Without evidence the larger penalty wins: it trusts the second moment less. For the
+    weights, the mean is used.
     """
     pairs = _Pairs.of(images)
     has_names = images.named is not None and bool(images.named[pairs.category].any())
@@ -152,7 +152,7 @@ class _Pairs:
     def of(cls, images: Images) -> _Pairs:
         known = images.labels == PRESENT
         count = known.sum(0)
-        # What is left of a single known positive without itself is its name.
+        # Without itself, a category with a single known positive has only its name.
         useful = count > 1 if images.named is None else (count > 1) | (images.named & (count > 0))
         columns = useful.nonzero()[:, 0]
         columns = columns[:: max(-(-len(columns) // _CATEGORIES), 1)]

@@ -1,4 +1,4 @@
-"""One round of self-labelling for the closed form, as far as held-back labels say that it helps.
+"""One round of self-labelling for the closed form, if held-out labels show that it helps.
 
 Every unknown label counts as a positive by its probability times a weight, and the form is fitted again. How much
 they count, with which penalties, and what names then still have to say is different from one set of images to the next
