@@ -147,7 +147,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         about = f"penalty {choice.penalty:g}, about {share} ({'given' if given else 'estimated'})."
         if not (labels == PRESENT).any():
             about = (
-                "no label is known, so tags come from their names only, with the probabilities of the backbone's "
+                "no label is known, so tags come from their names alone, with the probabilities of the backbone's "
                 "classifier. These could not be checked: review some."
             )
         sentences = [
