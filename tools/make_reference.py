@@ -27,10 +27,10 @@ GENERAL = ("data", "input", "model", "cache", "words", "train")  # groups that e
 
 CLI_START = """# Command line
 
-Generated from the program itself: `fewtags COMMAND --help` says the same.
+Generated from the program; `fewtags COMMAND --help` shows the same.
 
 Results go to standard output, progress and messages to standard error. Exit codes: 0 done, 1 the run failed, 2 a
-mistake in what was asked for, 3 the data cannot be used, 4 a required quality was missed, 5 an extra is not installed,
+usage error, 3 the data cannot be used, 4 a required quality was missed, 5 an extra is not installed,
 130 interrupted by Ctrl-C.
 
 | command | |
@@ -39,7 +39,7 @@ mistake in what was asked for, 3 the data cannot be used, 4 a required quality w
 
 SETTINGS_START = """# Settings
 
-Every setting of a run, generated from the classes that check it. Give a setting on the command line as
+Every setting of a run, generated from the code. Set one on the command line as
 `group.name=value` (`fewtags train photos/ train.epochs=5`) or in a YAML file:
 
 ```yaml
@@ -48,8 +48,8 @@ train: {epochs: 5}
 input: {size: 448}
 ```
 
-What wins, from weakest to strongest: the defaults on this page, the method's own settings, its profile, the file, the
-command line. `fewtags train ... --print-config` prints what a run would use, and every run keeps it in `config.yaml`.
+Precedence, lowest first: the defaults on this page, the method's own settings, its profile, the file, the command line.
+`fewtags train ... --print-config` prints the resolved settings, and every run stores them in `config.yaml`.
 """
 
 
@@ -118,13 +118,13 @@ def default_text(parameter: Any) -> str:
 
 
 def settings_page() -> str:
-    parts = [SETTINGS_START, "## `seed`\n\nA whole number from 0, default `0`: the seed of everything random but the "
-             "labels that an experiment hides (`data.mask_seed`)."]  # fmt: skip
+    parts = [SETTINGS_START, "## `seed`\n\nA non-negative integer, default `0`: the random seed, except for the "
+             "labels hidden in an experiment (`data.mask_seed`)."]  # fmt: skip
     for group in GENERAL:
         kind = RunConfig.model_fields[group].annotation
         parts.append(f"## `{group}`\n\n{settings_table(kind, group)}")
         parts += reader_options() if group == "data" else []
-    parts.append("## `head`\n\nWhat turns a feature map into one logit per category. `head.name` chooses another than "
+    parts.append("## `head`\n\nTurns a feature map into one logit per category. `head.name` selects another head than "
                  "the method's own.")  # fmt: skip
     parts += [f"### Head `{name}`\n\n{settings_table(head_class(name).Config, 'head')}" for name in HEADS]
     parts.append("## `method`\n\n`method=NAME` or `--method NAME` chooses the method, `method.profile=NAME` or "
