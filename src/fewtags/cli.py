@@ -379,8 +379,8 @@ def predict(
             quiet=quiet,
         )
     if failed:
-        why = "their rows say why" if out is not None or writer is None else "--out gives reasons"
-        print(f"fewtags: Images that could not be read: {failed}; {why}.", file=sys.stderr)
+        why = "their rows say why" if out is not None or writer is None else "use --out for the reasons"
+        print(f"fewtags: Unreadable images: {failed}; {why}.", file=sys.stderr)
     if writer is not None:
         print(writer.close())
 
@@ -423,7 +423,7 @@ def discover(
 
     options = _reader_options(option)
     if data is None and (tags is not None or options or format != "auto"):
-        raise UserError("--tags, --format and --option say how to read other DATA; name it behind the run.")
+        raise UserError("--tags, --format and --option say how to read other DATA; pass it after the run.")
     with cluster(ray, cpus=cpus, gpus=gpus):
         found = discover_tags(
             run,

@@ -30,7 +30,7 @@ def start(device_type: str, timeout: float = 600.0) -> None:
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
         if device_type == "cuda":
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # what "cuda" without a number means from now on
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # the device "cuda" refers to from now on
         backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
         if "TORCHELASTIC_RUN_ID" in os.environ:

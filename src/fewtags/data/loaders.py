@@ -84,7 +84,7 @@ def image_batches(
     on_gpu: bool = False,
     store: str | None = None,
 ) -> ImageBatches:
-    """Of the images of `annotations`; `workers` threads read them, by default as many as there are cores.
+    """Batches of the images of `annotations`, read by `workers` threads (default: one per core).
 
     What `store` has of them, as `fewtags prepare` made it, is taken from there.
     """

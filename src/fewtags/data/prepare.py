@@ -37,7 +37,7 @@ class DataConfig(Settings):
     mask_seed: int = 0
     """Which positives stay known; 0 is the paper's draw."""
     decisions: str | None = None
-    """Decisions about single labels to put over those of the source; `fewtags train --reviewed RUN` writes the file."""
+    """Decisions about single labels, applied on top of the source; `fewtags train --reviewed RUN` writes the file."""
     store: str | None = None
     """Folder that `fewtags prepare` made of these images: they are read from it, which is faster where the backbone is
     trained. The numbers of a run are the same."""

@@ -49,11 +49,11 @@ from fewtags.progress import ProgressBar, progress_bar
 from fewtags.train_settings import CacheConfig
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-SAVE_EVERY = 256  # images after which the progress is written down
+SAVE_EVERY = 256  # images between writes of the progress file
 ROWS_PER_CHUNK = 256  # that share a checksum: 32 MB of maps, 0.6 MB of averages
-IN_MEMORY = 2**30  # bytes: a smaller cache is read into memory, a larger one stays on the disk and is mapped
-WORTH_SAYING = 10**9  # bytes: before more than this is written, people are told
-SPARE = 0.5  # of the free disk, that nobody asked to be used
+IN_MEMORY = 2**30  # bytes: a smaller cache is loaded into memory, a larger one is memory-mapped
+WORTH_SAYING = 10**9  # bytes: writing more than this is announced
+SPARE = 0.5  # of the free disk, without being asked to
 
 
 class DamagedCache(UserError):
@@ -202,7 +202,7 @@ def cached_batches(
     precision: torch.dtype | None = None,
     log: RunLog | None = None,
 ) -> CachedBatches:
-    """Batches of the frozen stages' features; they are computed now unless an equal cache is there already."""
+    """Batches of the frozen stages' features; computed now unless the same cache already exists."""
     dataset = ImageDataset(annotations.without_labels(), input_config, augment=augment, seed=seed, keep=False)
     views = cache_config.views if augment else 1
     root = cache_root(cache_config)

@@ -35,7 +35,7 @@ from fewtags.progress import progress_bar
 
 ROWS_AT_ONCE = 4096
 NAMES = ("logits", "features")
-KEPT = 3  # so many sets of outputs stay in a run's folder; the oldest make room
+KEPT = 3  # sets of outputs kept in a run's folder; the oldest are removed
 
 
 @dataclass(frozen=True)

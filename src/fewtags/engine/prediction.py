@@ -38,10 +38,10 @@ def predict_files(
     runtime: str = "auto",
     say: Callable[[str], object] = lambda _: None,
 ) -> Iterator[Prediction]:
-    """One Prediction per file (or picture in memory), in order, as they come."""
+    """One Prediction per file (or picture in memory), in order, lazily."""
     finish = Probabilities(saved.classifier.neck, saved.classifier.head)
     making = model_pass(saved, finish, count(files, num_files), device, batch_size, workers, runtime, say)
-    names: deque[str] = deque()  # of those under way
+    names: deque[str] = deque()  # of those in flight
     for loaded in making.over(numbered(files, names), reader(saved)):
         rows: dict[int, np.ndarray] = {}
         if loaded[0].batch is not None:

@@ -235,14 +235,14 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
 
 # Settings that change a run's speed or locations, not its results.
 MAY_CHANGE = (
-    "train.epochs",  # to train on for longer than was planned; the schedule then follows the new number
+    "train.epochs",  # to train longer than planned; the schedule then follows the new number
     "train.device", "train.workers", "train.timeout", "train.channels_last", "train.compile", "input.keep_in_memory",
     "data.source", "data.tags", "data.options", "data.format", "data.decisions", "model.weights", "words.source",
 )  # fmt: skip
 
 
 def changed_settings(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What was one thing when a checkpoint was written and is another now: "train.lr 0.1 -> 0.2"."""
+    """What has changed since a checkpoint was written: "train.lr 0.1 -> 0.2"."""
     then, today = flat(resolve(before).nested()), flat(now)  # a setting that is new since had its default
     return [
         f"{name} {then.get(name)} -> {today.get(name)}"

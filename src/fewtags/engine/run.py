@@ -95,8 +95,8 @@ class Run:
             path = str(part.path(row))
             if path not in self.broken:
                 self.broken[path] = reason
-                self.log.warn(f"Left out: {reason}")
-                self.files.bad_images.parent.mkdir(parents=True, exist_ok=True)  # another process may come first
+                self.log.warn(f"Skipped: {reason}")
+                self.files.bad_images.parent.mkdir(parents=True, exist_ok=True)  # another process may have created it
                 append_line(self.files.bad_images, reason)
 
 

@@ -159,7 +159,7 @@ def train_one_epoch(run: Run, stop: Callable[[], bool]) -> None:
     with run.log.progress_bar(title, num_steps - run.step) as bar:
         for loaded in run.train_batches.epoch(run.epoch, run.step):
             run.report_broken(loaded.broken, run.data.train)
-            # One rank alone in a step would wait for the others for ever; so it is with stopping below.
+            # A rank alone in a step would wait for the others forever; the same holds for stopping below.
             num_ready, num_stopping = distributed.counts(loaded.batch is not None, stop())
             if num_ready == distributed.world_size() and loaded.batch is not None:
                 result = train_step(run, loaded.batch.to(run.device))

@@ -23,7 +23,7 @@ from fewtags.locks import only_process_in
 from fewtags.progress import ProgressBar, duration, progress_bar
 from fewtags.wording import plural
 
-# Settings that say where and how fast, not what: a finished run may differ in them.
+# Settings about where and how fast, not what: a finished run may differ in them.
 INCIDENTAL = ("train.device", "train.workers", "train.timeout", "cache.folder", "input.keep_in_memory")
 
 
@@ -41,7 +41,7 @@ class Bench:
         self.started = time.monotonic()
 
     def run(self) -> list[PlannedRun]:
-        """Bring every run to its end and return those that failed; runs.csv and tables.* grow with each one."""
+        """Complete every run and return those that failed; runs.csv and tables.* are updated after each."""
         with only_process_in(self.folder, "fewtags bench"):
             return self._run()
 

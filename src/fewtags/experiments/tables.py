@@ -70,7 +70,7 @@ class Table:
         return any(label.endswith(PUBLISHED) for label, _ in self.rows)
 
     def _best(self, column: int) -> float | None:
-        """The highest mean as it is printed; none where there is nothing to compare."""
+        """The highest mean as printed; none if there is nothing to compare."""
         values = [values[column] for label, values in self.rows if not label.endswith(PUBLISHED)]
         means = [round(value.mean, 1) for value in values if value is not None]
         return max(means) if len(means) > 1 else None
@@ -116,7 +116,7 @@ def proportion_table(rows: Sequence[Row], dataset: str, metric: str, epoch_rule:
 
 
 def published_row(run: Row, proportions: Sequence[Proportion]) -> list[tuple[str, list[Value | None]]]:
-    """What the paper printed for a method in its `paper` profile, under our own row."""
+    """The published numbers for a method in its `paper` profile, below our own row."""
     numbers = [published.of_row({**run, "proportion": proportion}) for proportion in proportions]
     if not any(number is not None for number in numbers):
         return []
@@ -125,7 +125,7 @@ def published_row(run: Row, proportions: Sequence[Proportion]) -> list[tuple[str
 
 
 def overview_table(rows: Sequence[Row], dataset: str, epoch_rule: str) -> Table:
-    """Where there is one proportion only: the metrics across."""
+    """For a single proportion: one column per metric."""
     body: list[tuple[str, list[Value | None]]] = []
     for label, own in by_method(rows):
         body.append((label, [value_of(own, metric) for metric in METRIC_NAMES]))

@@ -82,7 +82,7 @@ class CategoryAdaptive(Objective["CategoryAdaptive.Config"]):
         csl: Literal["dense", "sampled"] = "dense"
         """Cross-image loss over all pairs, or over the authors' sample of them."""
         csl_weight: float = 0.05
-        """Weight of the cross-image loss; 0 for none."""
+        """Weight of the cross-image loss; 0 disables it."""
         csl_gather: bool = False
         """Under several processes: pairs of images of all of them, which costs sending their features around."""
         csl_ramp: bool = True

@@ -54,7 +54,7 @@ class CrossImageTransfer(Objective["CrossImageTransfer.Config"]):
         csl_weight: float = 0.05
         """Weight of the cross-image similarity loss."""
         csl: Literal["dense", "sampled"] = "dense"
-        """Cross-image similarity over all pairs of a batch, or over the random and hardest that the authors draw."""
+        """Cross-image similarity over all pairs of a batch, or over the authors' sample of random and hardest pairs."""
         csl_gather: bool = False
         """Under several processes: pairs of images of all of them, which costs sending their features around."""
         transfer_others: Literal["skipped", "absent"] = "skipped"

@@ -37,8 +37,8 @@ Status = Literal["open", "decided", "present", "absent", "unsure", "all"]
 QUEUES: tuple[QueueName, ...] = get_args(QueueName)
 STATUSES: tuple[Status, ...] = get_args(Status)
 SCREEN = 20  # candidates; by how many of the next ones are probably right a tag is chosen
-_CATEGORIES_KEPT = 4  # of which the chances are kept: a window looks at one
-_CATEGORIES_AT_ONCE = 16  # bounds the memory while all categories are ranked once, on opening
+_CATEGORIES_KEPT = 4  # whose chances are cached: one per window
+_CATEGORIES_AT_ONCE = 16  # bounds the memory while ranking all categories on opening
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ class Summary:
     """A category in the list."""
 
     name: str
-    known: int  # present by the labels as they were given
-    expected: float  # tags still missing, by the probabilities of the undecided ones
-    left: int  # suggestions nobody decided about yet
+    known: int  # present according to the given labels
+    expected: float  # tags still missing, estimated from the probabilities of the undecided ones
+    left: int  # undecided suggestions
     next_right: float  # share of the next screen of candidates that is expected to be right
     decided: Counts
 
@@ -134,10 +134,10 @@ class _Category:
     left: int = 0
     next_right: float = 0.0
     counted: int = 0  # the stamp at which these three were counted
-    stamp: int = 0  # grows with every change of a label
+    stamp: int = 0  # increases with every label change
     correction: Correction | None = None  # what the decisions teach,
     learned: int = 0  # and the stamp at which they did
-    decided: dict[int, Decision] = field(default_factory=dict)  # row -> what holds
+    decided: dict[int, Decision] = field(default_factory=dict)  # row -> current decision
 
 
 class ReviewSession:
@@ -345,7 +345,7 @@ class ReviewSession:
         )
 
     def _if_unknown(self, column: int, present: np.ndarray) -> np.ndarray:
-        """The chance of a presence where nobody said anything: lower, because some presences would be known."""
+        """The chance of presence of an unknown label: lower, because some presences would be known."""
         lower = math.exp(self._shift_if_unknown(column)) * present
         return lower / np.maximum(lower + (1 - present), 1e-12)
 

@@ -13,7 +13,7 @@ export const ACTIONS = {
   expand: { key: "e", text: "Show the images of a stack" },
   heat: { key: "h", text: "Heat map: where the tag was seen" },
   panel: { key: "i", text: "Show or hide the panel about the image" },
-  rerank: { key: "r", text: "Sort everything anew by what was learned" },
+  rerank: { key: "r", text: "Re-rank everything with the updated model" },
   nextTag: { key: "n", text: "Next tag: the surest other one, or the next of a list sorted otherwise" },
   smaller: { key: "[", text: "Smaller pictures" },
   larger: { key: "]", text: "Larger pictures" },
