@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from fewtags.config import resolve
 from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
 from fewtags.engine.evaluation import _assemble
 from fewtags.engine.record import changed_settings
@@ -43,9 +44,9 @@ def test_a_cut_off_checkpoint_is_refused(length, tmp_path):
 
 def test_settings_that_change_the_result_may_not_change_before_resuming():
     before = {"train": {"lr": 0.1, "device": "cpu"}, "cache": {"enabled": True}, "seed": 0}
-    now = {"train": {"lr": 0.2, "device": "cuda"}, "cache": {"enabled": False}, "seed": 0}
+    now = resolve({"train": {"lr": 0.2, "device": "cuda"}, "cache": {"enabled": False}, "seed": 0}).nested()
     assert changed_settings(before, now) == ["train.lr 0.1 -> 0.2"]
-    assert changed_settings(before, before) == []
+    assert changed_settings(before, resolve(before).nested()) == []
 
 
 def test_a_model_that_gives_no_numbers_is_an_error_and_no_unreadable_image():

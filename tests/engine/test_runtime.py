@@ -58,7 +58,7 @@ def test_the_fastest_is_taken_and_says_why(backbone, monkeypatch):
     pretend(monkeypatch, {"torch": 0.03, "onnxruntime": 0.005, "openvino": 0.015})
     chosen = fastest(backbone, 32, 1e9)
     assert chosen.name == "onnxruntime"
-    assert chosen.sentence.startswith("Features by onnxruntime, about ")
+    assert chosen.sentence.startswith("Features computed by onnxruntime, about ")
     assert "torch" in chosen.sentence
     assert "openvino" in chosen.sentence
 

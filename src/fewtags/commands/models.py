@@ -52,7 +52,7 @@ def open_model(path: Path) -> OpenModel:
     if is_exported(path):
         return ExportedModel(path)
     if not path.exists():
-        raise UserError(f"{path} does not exist.")
+        raise UserError(f"{path} does not exist, so there is no trained model in it.")
     if path.is_file():
         raise UserError(f"{path} is no model; give a run's folder, or a .onnx or .xml file of `fewtags export`.")
     return SavedFolder(path)

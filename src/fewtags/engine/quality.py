@@ -95,4 +95,5 @@ def with_quality(record: dict[str, Any], other: dict[str, Any] | None) -> dict[s
 def estimated_proportion(files: RunFolder) -> float | None:
     """The known proportion that `train` has estimated; None where it measured with complete labels instead."""
     estimates = read_object(files.result).get("estimates") if files.result.is_file() else None
-    return estimates["known_proportion"][0] if estimates else None
+    interval = (estimates or {}).get("known_proportion")
+    return interval[0] if interval else None

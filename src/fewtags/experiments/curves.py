@@ -59,7 +59,7 @@ def same_line(one: Row, other: Row) -> bool:
     return (one["method"], one["profile"]) == (other["method"], other["profile"])
 
 
-def proportion_chart(rows: Sequence[Row], metric: str, name: str | None = None) -> Markup:
+def proportion_chart(rows: Sequence[Row], metric: str, title: str | None = None) -> Markup:
     proportions = sorted(unique(row["proportion"] for row in rows))
     series = []
     for place, (name, own) in enumerate(by_method(rows)):
@@ -67,10 +67,10 @@ def proportion_chart(rows: Sequence[Row], metric: str, name: str | None = None) 
         there = [(100 * p, value) for p, value in values if value is not None]
         points = [(x, value.mean) for x, value in there]
         series.append(Series(name, points, place, [value.std for _, value in there]))
-    name = name or METRIC_NAMES[metric]
+    shown = title or METRIC_NAMES[metric]
     ticks = [100 * p for p in proportions]
     return line_chart(
-        series, title=f"{name} over the known proportion", x_label="known positives, %", y_label=f"{name}, %",
+        series, title=f"{shown} over the known proportion", x_label="known positives, %", y_label=f"{shown}, %",
         x_ticks=ticks, size=(420, 320),
     )  # fmt: skip
 

@@ -156,8 +156,6 @@ class DecisionStore:
                     for statement in TABLE.split(";\n"):
                         self._connection.execute(statement)
                     self._connection.execute(f"PRAGMA user_version = {SCHEMA}")
-        if (state := self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-            raise UserError(f"{self.file} is damaged ({' '.join(str(state).split())}).")
         if self._schema() != SCHEMA:
             raise UserError(f"{self.file} has schema {self._schema()}; this version of fewtags reads {SCHEMA}.")
         found = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]  # 0.1 s for a million rows
