@@ -60,6 +60,21 @@ def test_evaluate_gives_what_the_run_gives(cli: Cli, trained, exported, patches,
     assert json.loads(answer.stdout)["num_images"] == expected["num_images"]
 
 
+def test_it_is_served_without_torch(exported, patches):
+    pytest.importorskip("fastapi")
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['timm'] = None\n"
+        "from pathlib import Path; from fastapi.testclient import TestClient\n"
+        "from fewtags.commands.serve import load_tagger; from fewtags.serve.app import create_app\n"
+        "with TestClient(create_app(load_tagger(Path(sys.argv[1])))) as client:\n"
+        "    print(client.post('/v1/tags?threshold=0', content=Path(sys.argv[2]).read_bytes()).text)"
+    )
+    command = [sys.executable, "-c", code, str(exported), str(patches.path(0))]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert answer.returncode == 0, answer.stderr
+    assert set(json.loads(answer.stdout)["images"][0]["tags"]) == {"red", "green", "blue"}
+
+
 def test_sidecars_and_going_on_work_too(exported, patches, tmp_path):
     photos, out = tmp_path / "photos", tmp_path / "tags.csv"
     photos.mkdir()

@@ -156,6 +156,7 @@ def metadata(saved: SavedModel, int8: bool) -> dict[str, Any]:
         "head": saved.head_name,
         "method": saved.method,
         "int8": int8,
+        "data": dict(saved.data),
         "quality": dict(saved.quality),
         "training": without_paths(saved.training),
     }

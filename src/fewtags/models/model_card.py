@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import fewtags
-from fewtags.wording import markdown, plural
+from fewtags.wording import markdown, plural, printable
 
 TAGS_SHOWN = 50
 CAVEAT = (
@@ -34,9 +34,8 @@ def model_card(
         *FRONT_MATTER,
         f"# Multi-label image tagger with {plural(len(categories), 'tag')}",
         "",
-        f"Given a photo, it returns a probability for each tag, and the tags above their thresholds. Trained with "
-        f"[fewtags](https://pypi.org/project/fewtags/) {fewtags.__version__} from images of which only some tags were "
-        "known.",
+        "Given a photo, it returns a probability for each tag, and the tags that reach their thresholds. Trained with "
+        f"fewtags {fewtags.__version__}.",
         "",
         "## Data",
         "",
@@ -44,9 +43,9 @@ def model_card(
         "",
         "## Method",
         "",
-        f"- method `{markdown(str(method.get('name', 'unknown')))}`"
-        + (f", profile `{markdown(str(method['profile']))}`" if method.get("profile", "default") != "default" else ""),
-        f"- backbone `{markdown(backbone)}`, images resized to {size} x {size} px",
+        f"- method {code(method.get('name', 'unknown'))}"
+        + (f", profile {code(method['profile'])}" if method.get("profile", "default") != "default" else ""),
+        f"- backbone {code(backbone)}, images resized to {size} x {size} px",
         *([f"- seed {training['seed']}"] if "seed" in training else []),
         "",
         "Every setting is in `config.json` under `training`.",
@@ -129,3 +128,8 @@ def tag_lines(categories: Sequence[str], thresholds: Sequence[float], known: Seq
     if len(categories) > TAGS_SHOWN:
         yield ""
         yield f"And {len(categories) - TAGS_SHOWN:,} more, see `labels.json`."
+
+
+def code(name: Any) -> str:
+    """A name of any origin in the font of code."""
+    return f"`{printable(str(name)).replace('`', '')}`"
