@@ -26,13 +26,13 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lo
 SETTINGS = (*TINY[1:], "train.epochs=2", "train.batch_size=12", "train.precision=fp32", "train.evaluate_every=2")
 # Why a method that is trained on halves of a batch is not what it is on the whole of it.
 BY_HALVES = {
-    "ll-r": "the largest losses are chosen among the labels of each half",
-    "ll-ct": "the largest losses are chosen among the labels of each half",
-    "ll-cp": "the largest losses are chosen among the labels of each half",
+    **dict.fromkeys(("ll-r", "ll-ct", "ll-cp"), "the largest losses are chosen among the labels of each half"),
     "role": "the expected number of positives is compared with the mean of each half",
-    "cst": "L_csl's pairs stay within a half",
-    "sst": "L_csl's pairs stay within a half",
-    "caldnr": "CANR's draws differ, and its mean is over the labels that each half keeps",
+    **dict.fromkeys(("cst", "sst"), "L_csl's pairs stay within a half"),
+    **dict.fromkeys(
+        ("cssl", "cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr"),
+        "dropout and CANR are drawn by each process for its half",
+    ),
 }
 
 MANY = """
