@@ -111,10 +111,11 @@ def test_every_path_of_the_settings_is_placed():
     given = load_config(None, [
         "data.source=photos", "data.tags=/abs/tags.csv", "data.options.train_list=train.txt",
         "data.options.categories=[a, b]", "data.options.complete=true", "model.weights=w.pt", "cache.folder=cache",
-        "words.source=words.npz",
+        "words.source=words.npz", "data.store=store",
     ])  # fmt: skip
     placed = given.relative_to(Path("/base"))
     assert (placed.data.source, placed.data.tags) == ("/base/photos", "/abs/tags.csv")
+    assert placed.data.store == "/base/store"
     assert placed.data.options == {"train_list": "/base/train.txt", "categories": ["a", "b"], "complete": True}
     assert (placed.model.weights, placed.cache.folder) == ("/base/w.pt", "/base/cache")
     assert placed.words.source == "/base/words.npz"

@@ -60,7 +60,7 @@ class RunConfig(Settings):
             name: _under(folder, value) if name in FILE_OPTIONS else value for name, value in self.data.options.items()
         }
         changed = {
-            "data": placed(self.data, "source", "tags", "decisions").model_copy(update={"options": options}),
+            "data": placed(self.data, "source", "tags", "decisions", "store").model_copy(update={"options": options}),
             "model": placed(self.model, "weights"),
             "cache": placed(self.cache, "folder"),
             "words": self.words if self.words.source in ("auto", "random") else placed(self.words, "source"),

@@ -237,7 +237,8 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
 MAY_CHANGE = (
     "train.epochs",  # to train longer than planned; the schedule then follows the new number
     "train.device", "train.workers", "train.timeout", "train.channels_last", "train.compile", "input.keep_in_memory",
-    "data.source", "data.tags", "data.options", "data.format", "data.decisions", "model.weights", "words.source",
+    "data.source", "data.tags", "data.options", "data.format", "data.decisions", "data.store", "model.weights",
+    "words.source",
 )  # fmt: skip
 
 
