@@ -79,7 +79,7 @@ def test_a_large_cache_is_checked_where_it_is_used(cached, monkeypatch):
     assert cache.rows(0, torch.arange(16)).shape[0] == 16
     assert cache.unchecked is not None
     assert {chunk for view, chunk in cache.unchecked.chunks if view == 0} == {2, 3, 4}
-    with pytest.raises(DamagedCache, match="the checksum of rows from 16 on is wrong"):
+    with pytest.raises(DamagedCache, match="the checksum of the rows starting at 16 is wrong"):
         cache.rows(0, torch.tensor([30, 17]))
 
 
@@ -184,7 +184,7 @@ def test_a_few_bytes_of_yaml_cannot_fill_the_screen(tmp_path):
     levels = "\n".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 9))
     file = tmp_path / "bomb.yaml"
     file.write_text(f"l0: &l0 [a, a, a, a, a, a, a, a, a]\n{levels}\n")
-    with pytest.raises(UserError, match="its aliases stand for more than 100,000 values"):
+    with pytest.raises(UserError, match="its aliases expand to more than 100,000 values"):
         read_yaml(file)
     file.write_text("train: &t\n  lr: *t\n")
     with pytest.raises(UserError, match="aliases"):

@@ -43,7 +43,7 @@ def test_the_second_process_is_refused_and_told_who_is_there(holder, tmp_path):
         pass
     assert str(refused.value) == (
         f"{tmp_path / 'run'} is in use by another process (fewtags train, process {holder.pid} on "
-        f"{socket.gethostname()}); wait until that one has ended, or stop it."
+        f"{socket.gethostname()}); wait until it has ended, or stop it."
     )
 
 

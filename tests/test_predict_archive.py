@@ -126,7 +126,7 @@ def test_what_is_not_a_number_is_an_error_and_never_written(cli: Cli, trained, p
     out = tmp_path / "out.jsonl"
     answer = cli("predict", tmp_path / "broken", photos, "--out", out, "--all-scores", "-q")
     assert answer.code == 1
-    assert "For 9 of 10 images the model's answer is not a number" in answer.err
+    assert "For 9 of 10 images the model's output is NaN" in answer.err
     rows = [json.loads(line, parse_constant=pytest.fail) for line in out.read_text(encoding="utf-8").splitlines()]
     assert sum("not a number" in row["error"] for row in rows) == 9
 

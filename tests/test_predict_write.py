@@ -79,7 +79,7 @@ def test_predictions_for_label_studio(cli: Cli, trained, photos, tmp_path):
         (["--write", "xmp", "-o", "namin=stem"], "did you mean 'naming'"),
         (["-o", "marker=auto"], "--write"),
         (["--dry-run"], "--write"),
-        (["--write", "xmp", "--dry-run", "--out", "x.csv"], "leave --out away"),
+        (["--write", "xmp", "--dry-run", "--out", "x.csv"], "remove --out"),
         (["--threshold", "0.5", "--recall", "0.9"], "give one of them"),
     ],
 )

@@ -19,22 +19,22 @@ def atomic_write(file: Path) -> Iterator[Path]:
     The content is on disk before it is renamed, and has the permissions of any new file. Errors mention
     `file`, not the temporary path.
     """
-    beside = file.with_name(file.name + ".part")
+    temporary = file.with_name(file.name + ".part")
     try:
-        with naming(file, instead_of=beside):
-            yield beside
-            _flush(beside)
-            beside.chmod(0o666 & ~_umask())
-            beside.replace(file)
+        with naming(file, instead_of=temporary):
+            yield temporary
+            _flush(temporary)
+            temporary.chmod(0o666 & ~_umask())
+            temporary.replace(file)
     except BaseException:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise
 
 
 @contextmanager
 def naming(file: Path, instead_of: Path | None = None) -> Iterator[None]:
-    """A system's error that names no file, as of a full disk, names this one, whichever library reports it."""
+    """Adds this file to system errors without a file name, such as a full disk, whichever library reports them."""
     try:
         yield
     except Exception as error:
@@ -45,7 +45,7 @@ def naming(file: Path, instead_of: Path | None = None) -> Iterator[None]:
 
 
 def _system_error(error: Exception) -> OSError | None:
-    """The OSError that this is, or that torch (in its context) or a library in Rust (in its text) wrapped."""
+    """The OSError itself, or the one wrapped by torch (in its context) or a Rust library (in its text)."""
     if isinstance(error, OSError):
         return error
     if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
@@ -55,7 +55,7 @@ def _system_error(error: Exception) -> OSError | None:
 
 
 def append_line(file: Path, line: str) -> None:
-    """The whole line or, where the disk is full, nothing of it."""
+    """Write the whole line or, if the disk is full, nothing of it."""
     with naming(file), file.open("ab", buffering=0) as out:
         end = out.tell()
         content = (line + "\n").encode("utf-8")
@@ -69,14 +69,14 @@ def append_line(file: Path, line: str) -> None:
 
 
 def reserve(file: Path) -> None:
-    """Have the disk keep room for all of a file with holes: a full one kills who writes to it through a memory map."""
+    """Allocate disk space for a sparse file: a full disk kills a process that writes to it through a memory map."""
     if hasattr(os, "posix_fallocate"):
         with naming(file), file.open("r+b") as out:
             os.posix_fallocate(out.fileno(), 0, file.stat().st_size)
 
 
 def file_crc(file: Path) -> int:
-    """A checksum against damage, not against anybody's will."""
+    """A checksum against damage, not against tampering."""
     value = 0
     with file.open("rb") as content:
         while block := content.read(2**20):
@@ -100,5 +100,5 @@ def _umask() -> int:
 
 
 def write_json(file: Path, content: Any) -> None:
-    with atomic_write(file) as beside:
-        beside.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+    with atomic_write(file) as temporary:
+        temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")

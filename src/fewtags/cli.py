@@ -162,21 +162,21 @@ def check(
 @app.command()
 def prepare(
     data: Annotated[Path, typer.Argument(help="Folder or file with images and tags.")],
-    out: Annotated[Path, typer.Option(help="Folder to make.")],
+    out: Annotated[Path, typer.Option(help="Folder to create.")],
     size: Annotated[
-        int, typer.Option(min=16, help="input.size of the runs that will use it; 448 in the paper, kept as 512.")
+        int, typer.Option(min=16, help="input.size of the runs that will use it; 448 in the paper, stored as 512.")
     ] = 224,
     tags: Tags = None,
     format: Format = "auto",
     option: Option = None,
-    workers: Annotated[int | None, typer.Option(min=0, help="Threads; by default one per core.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Threads (default: one per core).")] = None,
     quiet: Quiet = False,
 ) -> None:
     """Decode and resize all images once, for runs that train the backbone and so read every image in every epoch.
 
-    `fewtags train DATA data.store=OUT` then takes them from there, with the same results. Training images are kept as
-    squares of 8/7 of the size, of which crops are taken, the others at the size itself. Run again, the command
-    continues where it was interrupted. With a frozen backbone it is of no use: features are computed only once.
+    `fewtags train DATA data.store=OUT` then reads them from there, with the same results. Training images are stored as
+    squares of 8/7 of the size, for cropping, the others at the size itself. Run again, the command
+    resumes where it was interrupted. Not useful with a frozen backbone: its features are computed only once.
     """
     from fewtags.commands.prepare import prepare_images
 

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from fewtags.errors import RunFailed
 
-LOOK_AT_LAUNCHER = 1.0  # seconds between two looks whether torchrun is still there
+LOOK_AT_LAUNCHER = 1.0  # seconds between checks that torchrun is still running
 
 
 def start(device_type: str, timeout: float = 600.0) -> None:
     """Join the group that torchrun describes in the environment, if there is one.
 
-    Who waits for another one for longer than `timeout` seconds gives up.
+    A process that waits for another for longer than `timeout` seconds gives up.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
         if device_type == "cuda":
@@ -38,7 +38,7 @@ def start(device_type: str, timeout: float = 600.0) -> None:
 
 
 def _end_with_launcher(launcher: int) -> None:
-    """A torchrun killed with -9 cannot end its processes; they would train on and be in the way of a resume."""
+    """A torchrun killed with -9 cannot end its processes; they would keep training and block a resume."""
     while os.getppid() == launcher:
         time.sleep(LOOK_AT_LAUNCHER)
     print("fewtags: torchrun is gone, so this process ends too; resume the run.", file=sys.stderr, flush=True)
@@ -47,16 +47,17 @@ def _end_with_launcher(launcher: int) -> None:
 
 @contextmanager
 def lost_process_told() -> Iterator[None]:
-    """Where another process was killed, or did not answer in time: one sentence instead of a library's."""
+    """If another process was killed or did not respond in time: one sentence instead of a library's message."""
     try:
         yield
-    except RuntimeError as error:  # of gloo and NCCL, in words that change with every version
+    except RuntimeError as error:  # from gloo and NCCL; the wording varies between versions
         words = ("gloo", "connection", "timed out", "nccl", "socket", "peer")
         if world_size() == 1 or not any(word in str(error).lower() for word in words):
             raise
         raise RunFailed(
-            f"Process {rank()} of {world_size()} lost touch with the others ({str(error).splitlines()[0][:120]}): one "
-            "was killed, or did not answer within train.timeout. Resume the run."
+            f"Process {rank()} of {world_size()} lost the connection to the others "
+            f"({str(error).splitlines()[0][:120]}): one was killed, or did not respond within train.timeout. "
+            "Resume the run."
         ) from error
 
 
@@ -93,7 +94,8 @@ def anywhere(condition: bool) -> bool:
 
 
 def counts(*conditions: bool) -> list[int]:
-    """On how many ranks each of these is so, in one exchange. All ranks must ask, and all get the same answer."""
+    """On how many ranks each of these is true, in one exchange. All ranks must call this, and all get the same
+    answer."""
     return [int(number) for number in sum_across_ranks(torch.tensor([int(one) for one in conditions]))]
 
 
@@ -116,7 +118,7 @@ def average_batch_statistics(module: nn.Module) -> None:
 
 
 def gather_objects(value: Any) -> list[Any]:
-    """Every rank's value, in rank order, on every rank. For small things, now and then."""
+    """Every rank's value, in rank order, on every rank. For small values and rare use."""
     if world_size() == 1:
         return [value]
     everyone: list[Any] = [None] * world_size()
@@ -125,12 +127,12 @@ def gather_objects(value: Any) -> list[Any]:
 
 
 def wrap(module: nn.Module) -> nn.Module:
-    """The module as it is called in training: gradients become the mean over all ranks."""
+    """The module as called in training: gradients become the mean over all ranks."""
     if world_size() == 1 or not any(parameter.requires_grad for parameter in module.parameters()):
         return module
     from torch.nn.parallel import DistributedDataParallel
 
-    # Method state is reduced before it is written, so buffers need not be sent from rank 0 on each forward.
+    # Method state is reduced before it is written, so buffers need not be broadcast from rank 0 on each forward pass.
     return DistributedDataParallel(module, broadcast_buffers=False, find_unused_parameters=True)
 
 
@@ -142,7 +144,7 @@ class _GatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> Tensor:
-        """What all ranks' losses say about this rank's rows."""
+        """The gradient of all ranks' losses with respect to this rank's rows."""
         total = sum_across_ranks(gradients[0].contiguous())
         numbers = gather_rows(torch.tensor([context.num_rows], device=total.device)).tolist()
         first = sum(numbers[: rank()])
@@ -150,8 +152,8 @@ class _GatherRows(torch.autograd.Function):
 
 
 def gather_rows_to_learn(rows: Tensor) -> Tensor:
-    """`gather_rows` for what gradients flow through. Every rank must compute the same loss from it; the mean over the
-    ranks that `wrap` takes is then the gradient of that loss."""
+    """`gather_rows` with gradients. Every rank must compute the same loss from it; the mean over ranks taken by `wrap`
+    is then the gradient of that loss."""
     return rows if world_size() == 1 else _GatherRows.apply(rows)
 
 
@@ -166,7 +168,7 @@ class _SumAcrossRanks(torch.autograd.Function):
 
 
 def join_batch_norm(module: nn.Module, device_type: str) -> nn.Module:
-    """Batch norm by the mean and variance of all ranks' images, as one process on the joint batch has them."""
+    """Batch norm with the mean and variance of all ranks' images, as in one process on the joint batch."""
     if world_size() == 1:
         return module
     if device_type == "cuda":
@@ -175,12 +177,12 @@ def join_batch_norm(module: nn.Module, device_type: str) -> nn.Module:
         return convert_sync_batchnorm(module)
     for layer in module.modules():
         if isinstance(layer, nn.BatchNorm2d) and not isinstance(layer, _JointBatchNorm):
-            layer.__class__ = _joint(type(layer))  # and no new layer: parameters, copies and names stay as they are
+            layer.__class__ = _joint(type(layer))  # not a new layer: parameters, copies and names are unchanged
     return module
 
 
 class _JointBatchNorm(nn.BatchNorm2d):
-    """torch has one for GPUs only."""
+    """torch only has one for GPUs."""
 
     def forward(self, images: Tensor) -> Tensor:
         if not self.training or self.running_mean is None or self.running_var is None:
@@ -190,7 +192,7 @@ class _JointBatchNorm(nn.BatchNorm2d):
             normal = normal * self.weight[:, None, None] + self.bias[:, None, None]
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
-        for behind in ("drop", "act"):  # timm's batch norm has an activation in it
+        for behind in ("drop", "act"):  # timm's batch norm includes an activation
             normal = getattr(self, behind, nn.Identity())(normal)
         return normal
 
@@ -205,7 +207,7 @@ def _joint(kind: type[nn.BatchNorm2d]) -> type[nn.BatchNorm2d]:
 
 
 def joint_batch_norm(images: Tensor, mean: Tensor, variance: Tensor, momentum: float, epsilon: float) -> Tensor:
-    """Images [B, D, h, w] of all ranks normalised; the running `mean` and `variance` [D] move on."""
+    """Images [B, D, h, w] of all ranks normalised; updates the running `mean` and `variance` [D]."""
     values = images.double()
     local = torch.stack([values.sum((0, 2, 3)), values.square().sum((0, 2, 3)), torch.full_like(mean, 0.0).double()])
     local[2] = images.numel() / images.shape[1]

@@ -378,8 +378,8 @@ def estimate_quality(
 ) -> Estimates:
     """Estimates with bootstrap intervals, for scores of images the model was not trained on.
 
-    Where the known proportion was estimated elsewhere, give it: it is the number that decides about all others, and a
-    few known tags do not determine it. The intervals then count in its uncertainty, as large as it is for the images
+    If the known proportion was estimated elsewhere, pass it: it is the number that determines all others, and a
+    few known tags do not determine it. The intervals then include its uncertainty, as large as it is for the images
     that `like` was fitted to, or else for these.
     """
     curves = fit_curves(bins, known_proportion, like)

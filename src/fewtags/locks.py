@@ -1,4 +1,5 @@
-"""One process at a time in a folder or a file. A lock ends with its process, however that ends: none is ever stale."""
+"""One process at a time in a folder or a file. A lock is released when its process ends, however it ends: no stale
+locks."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from typing import IO, Any
 from fewtags.errors import UserError
 
 LOCK = ".lock"
-PATIENCE = 3.0  # seconds for one that is about to end, such as a run whose bench was killed a moment ago
-FAR = 2**40  # where Windows locks a byte: what is locked cannot be read there, and nobody reads this
+PATIENCE = 3.0  # seconds to wait for a process that is about to end, such as a run whose bench was just killed
+FAR = 2**40  # offset of the byte locked on Windows, where locked bytes cannot be read
 
 
 @contextmanager
 def only_process_in(folder: Path, doing: str, *, patience: float | None = None) -> Iterator[None]:
-    """Refuse to go on while another process works in `folder`. A folder made for the lock goes if it stays empty."""
+    """Raises while another process works in `folder`. A folder created for the lock is removed if it stays empty."""
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -36,7 +37,7 @@ def only_process_in(folder: Path, doing: str, *, patience: float | None = None) 
 def _locked(file: Path, in_use: str, doing: str, patience: float) -> Iterator[None]:
     stream = _open_and_lock(file, patience)
     if stream is None:
-        raise UserError(f"{in_use} by {_holder(file)}; wait until that one has ended, or stop it.")
+        raise UserError(f"{in_use} by {_holder(file)}; wait until it has ended, or stop it.")
     with stream:
         stream.truncate(0)
         stream.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "doing": doing}))
@@ -44,12 +45,12 @@ def _locked(file: Path, in_use: str, doing: str, patience: float) -> Iterator[No
         try:
             yield
         finally:
-            with suppress(OSError):  # Windows removes no file that is open; one that stays hinders nobody
+            with suppress(OSError):  # Windows cannot remove open files; a leftover does no harm
                 file.unlink()
 
 
 def _open_and_lock(file: Path, patience: float) -> IO[str] | None:
-    """The open and locked file; None where another process keeps it for longer than `patience` seconds."""
+    """The open and locked file; None if another process holds it for longer than `patience` seconds."""
     last_try = time.monotonic() + patience
     while True:
         stream = file.open("a+", encoding="utf-8")
@@ -62,7 +63,7 @@ def _open_and_lock(file: Path, patience: float) -> IO[str] | None:
 
 
 def try_to_lock(stream: IO[Any]) -> bool:
-    """Lock an open file until it is closed. True also where the file system knows no locks."""
+    """Lock an open file until it is closed. Also True if the file system does not support locks."""
     try:
         import fcntl
     except ImportError:
@@ -91,7 +92,7 @@ def _try_on_windows(stream: IO[Any]) -> bool:
 
 
 def _is_still(file: Path, stream: IO[str]) -> bool:
-    """The one before may have removed the file after it was opened here; then the lock is worth nothing."""
+    """The previous holder may have removed the file after it was opened here; then the lock is void."""
     try:
         return os.path.samestat(file.stat(), os.fstat(stream.fileno()))
     except OSError:
@@ -102,5 +103,5 @@ def _holder(file: Path) -> str:
     try:
         about = json.loads(file.read_text(encoding="utf-8"))
         return f"another process ({about['doing']}, process {about['pid']} on {about['host']})"
-    except (OSError, ValueError, KeyError, TypeError):  # it has just begun, or has just ended
+    except (OSError, ValueError, KeyError, TypeError):  # it has just started or ended
         return "another process"

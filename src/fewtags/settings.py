@@ -1,5 +1,5 @@
 """The base of every group of settings: typed, frozen, no unknown names, and the docstring below a field is its help.
-And how their files are read."""
+Also reads their files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-MOST_VALUES = 100_000  # in a YAML file with all its aliases written out
-LONGEST = 120  # characters of a wrong value that a sentence repeats
+MOST_VALUES = 100_000  # in a YAML file with all aliases expanded
+LONGEST = 120  # characters of a wrong value shown in a message
 
 
 class Settings(BaseModel):
@@ -17,19 +17,19 @@ class Settings(BaseModel):
 
 
 def load_yaml(text: str) -> Any:
-    """Plain values. Raises YAMLError, also where a few aliases of aliases stand for more than anybody wrote."""
+    """Plain values. Raises YAMLError, also for nested aliases that expand to too many values."""
     try:
         values = yaml.safe_load(text)
         size = _size(values, {})
     except (RecursionError, OverflowError, ValueError) as error:  # nested too deep; a date of the year 0
         raise yaml.YAMLError(f"it cannot be read ({type(error).__name__})") from error
     if size > MOST_VALUES:
-        raise yaml.YAMLError(f"its aliases stand for more than {MOST_VALUES:,} values")
+        raise yaml.YAMLError(f"its aliases expand to more than {MOST_VALUES:,} values")
     return values
 
 
 def _size(value: Any, known: dict[int, float]) -> float:
-    """Values in it, as if each alias were written out; infinite where it contains itself."""
+    """Number of values with aliases expanded; infinite if it contains itself."""
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in known:
@@ -40,6 +40,6 @@ def _size(value: Any, known: dict[int, float]) -> float:
 
 
 def shown(value: Any) -> str:
-    """A wrong value, as a sentence about it repeats it."""
+    """A wrong value, as shown in a message."""
     text = repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -61,7 +61,7 @@ class TrainConfig(Settings):
     channels_last: bool = True
     """Channels-last memory layout, which makes convolutions faster; results are the same."""
     deterministic: bool = False
-    """On CUDA: only operations that give the same numbers every time, so that a run can be repeated and resumed bit for
+    """On CUDA: only deterministic operations, so that a run can be repeated and resumed bit for
     bit on the same card; slower. torch warns of any that it has no such version of. A CPU needs no setting for it."""
     compile: bool = False
     """torch.compile the model."""

@@ -310,7 +310,7 @@ def test_the_authors_categories_are_cut_and_named_by_number(tmp_path: Path) -> N
 
 def test_an_image_that_is_missing_says_that_the_draw_is_another(tmp_path: Path) -> None:
     source = make_labels_index(tmp_path, {"1.jpg": [0], "2.jpg": [1], "3.jpg": [1]}, ["1.jpg", "3.jpg"], ["2.jpg"])
-    assert "keeps the labels that its authors keep" in " ".join(read_annotations(source).notes)
+    assert "keeps the same labels as its authors" in " ".join(read_annotations(source).notes)
     (tmp_path / "VG_100K" / "3.jpg").unlink()
     annotations = read_annotations(source)
     assert "1 of the listed images are missing" in " ".join(annotations.notes)

@@ -139,7 +139,7 @@ def test_damage_is_noticed(photos, tmp_path):
     with pytest.raises(DataError, match=r"damaged in row 1 \(1.jpg\)"):
         ImageStore.open(tmp_path / "store").parts["train"].find("1.jpg", photos.path(1))
     file.write_bytes(content[:-1])
-    with pytest.raises(DataError, match="make the store anew"):
+    with pytest.raises(DataError, match="create the store again"):
         ImageStore.open(tmp_path / "store")
 
 

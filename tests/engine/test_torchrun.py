@@ -199,7 +199,7 @@ def test_one_process_stands_still(patches, tags_file, tmp_path):
         if Path(f"/proc/{frozen}").exists():
             os.kill(frozen, signal.SIGCONT)
     assert process.returncode != 0
-    assert "lost touch with the others" in " ".join(said.split())
+    assert "lost the connection to the others" in " ".join(said.split())
 
 
 @pytest.mark.slow

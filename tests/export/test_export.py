@@ -116,7 +116,7 @@ def test_the_layout_of_booru_tools(trained, tmp_path):
 def test_what_eight_bits_cost_is_measured_on_held_out_images(trained, tmp_path):
     _, (_, cost) = export(trained, to="onnx", out=tmp_path / "x.onnx", int8=True, images=[], layout=False)
     before = 100 * json.loads((trained / "result.json").read_text())["test"]["map"]
-    assert cost.startswith(f"On 12 held-out images: mAP {before:.2f} by torch, ")
+    assert cost.startswith(f"On 12 held-out images: mAP {before:.2f} with torch, ")
 
 
 @pytest.mark.parametrize("content", [b"", b"not a model"])

@@ -101,12 +101,12 @@ def test_what_needs_the_run_says_so(cli: Cli, exported, patches, arguments, sent
 
 
 def test_evaluate_asks_for_data(cli: Cli, exported):
-    assert "name the data to measure on" in cli("evaluate", exported).err
+    assert "pass the data to evaluate on" in cli("evaluate", exported).err
 
 
 @pytest.mark.parametrize("command", ["predict", "evaluate"])
 def test_what_is_no_model(cli: Cli, command, tmp_path, patches):
     (tmp_path / "x.bin").touch()
-    for name, sentence in {"none.onnx": "none.onnx does not exist", "x.bin": "is no model"}.items():
+    for name, sentence in {"none.onnx": "none.onnx does not exist", "x.bin": "is not a model"}.items():
         answer = cli(command, tmp_path / name, patches.path(0))
         assert (answer.code, sentence in answer.err) == (2, True)

@@ -44,7 +44,9 @@ def test_only_the_files_of_a_model_come_down(hub, tmp_path):
     assert "evil.py" not in hub.downloads
 
 
-@pytest.mark.parametrize(("repo", "sentence"), [("me/none", "does not exist, or is private"), ("a b/c", "is no name")])
+@pytest.mark.parametrize(
+    ("repo", "sentence"), [("me/none", "does not exist or is private"), ("a b/c", "is not a repository name")]
+)
 def test_mistakes_are_one_sentence(hub, tmp_path, repo, sentence):
     with pytest.raises(UserError, match=sentence):
         Tagger.from_hub(repo, endpoint=hub.address, cache_dir=tmp_path, token=False)

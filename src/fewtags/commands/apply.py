@@ -46,13 +46,13 @@ class Plan:
         if self.place.exists():
             raise UserError(f"{self.place} already exists; choose another path with --out.")
         self.place.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.place.with_name(f"{self.place.stem}.part{self.place.suffix}")
+        temporary = self.place.with_name(f"{self.place.stem}.part{self.place.suffix}")
         try:
-            self.new.write(beside, self.annotations)
-            check_rewritten(self.new, beside, self.annotations, self.changes)
-            beside.replace(self.place)
+            self.new.write(temporary, self.annotations)
+            check_rewritten(self.new, temporary, self.annotations, self.changes)
+            temporary.replace(self.place)
         finally:
-            shutil.rmtree(beside, ignore_errors=True) if beside.is_dir() else beside.unlink(missing_ok=True)
+            shutil.rmtree(temporary, ignore_errors=True) if temporary.is_dir() else temporary.unlink(missing_ok=True)
         return f"{self.place}\nTrain with it: {self.command()}"
 
     def command(self) -> str:

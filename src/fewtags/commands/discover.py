@@ -206,5 +206,5 @@ def write_jsonl(found: Found, file: Path) -> None:
 @contextmanager
 def whole_file(file: Path) -> Iterator[Any]:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(file) as beside, beside.open("w", encoding="utf-8", newline="") as out:
+    with atomic_write(file) as temporary, temporary.open("w", encoding="utf-8", newline="") as out:
         yield out

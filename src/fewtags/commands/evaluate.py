@@ -101,7 +101,7 @@ def own_part(
     if split is not None and split not in SPLITS:
         raise UserError(f"--split {split}: {did_you_mean(split, SPLITS)}")
     if is_exported(run):
-        raise UserError(f"{run} is an exported model without its data; name the data to measure on behind it.")
+        raise UserError(f"{run} is an exported model without data; pass the data to evaluate on after it.")
     from fewtags.engine.record import load_run_data
     from fewtags.engine.run_folder import RunFolder
     from fewtags.models.saved import read_object

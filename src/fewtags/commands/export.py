@@ -20,22 +20,22 @@ from fewtags.export.onnx_file import INT8_IMAGES, export_model, write_layout
 from fewtags.models.saved import SavedModel, load_model
 
 NUM_CHECKED = 64  # images the exported file is compared on
-NUM_MEASURED = 500  # held-out images on which the cost of eight bits is measured
+NUM_MEASURED = 500  # held-out images the cost of quantisation is measured on
 
 
 def export(
     run: Path, *, to: str, out: Path | None, int8: bool, images: Sequence[Path], layout: bool
 ) -> tuple[Path, list[str]]:
-    """Write the file; sentences about how it compares with torch."""
+    """Write the file; returns sentences about how it compares with torch."""
     saved = load_model(run)
     suffix = ".xml" if to == "openvino" else ".onnx"
     file = (out or run / "model").with_suffix(suffix) if out is None or not out.suffix else out
     if layout:
         if to != "onnx":
-            raise UserError(f"--layout is a folder around an ONNX file; leave --to {to} away.")
+            raise UserError(f"--layout writes a folder with an ONNX file; remove --to {to}.")
         file = (out or run / "export") / "model.onnx"
     data = own_data(run)
-    wanted = INT8_IMAGES + NUM_CHECKED if int8 else NUM_CHECKED  # ranges and comparison by different images
+    wanted = INT8_IMAGES + NUM_CHECKED if int8 else NUM_CHECKED  # calibration and comparison use different images
     checked = find_images(images)[:wanted] if images else own_images(data, wanted)
     check = export_model(saved, file, to=to, int8=int8, images=checked)
     if layout:
@@ -44,7 +44,7 @@ def export(
 
 
 def own_data(run: Path) -> RunData | None:
-    """What the run was trained on, where it is still there."""
+    """The data the run was trained on, if it still exists."""
     if not RunFolder(run).is_run:
         return None
     try:
@@ -58,7 +58,7 @@ def own_images(data: RunData | None, most: int) -> list[Path]:
 
 
 def int8_cost(saved: SavedModel, file: Path, data: RunData | None) -> str:
-    """mAP with and without eight bits on held-out images; empty where there are none."""
+    """mAP with and without quantisation on held-out images; empty if there are none."""
     part = None if data is None else data.test or data.val
     if part is None:
         return ""
@@ -67,7 +67,7 @@ def int8_cost(saved: SavedModel, file: Path, data: RunData | None) -> str:
     after = measure(predictions_of(ExportedTagger(file), part), part).map
     labels = "" if part.complete else " with partial labels"
     return (
-        f"On {len(part)} held-out images{labels}: mAP {100 * before:.2f} by torch, {100 * after:.2f} in eight bits "
+        f"On {len(part)} held-out images{labels}: mAP {100 * before:.2f} with torch, {100 * after:.2f} quantised "
         f"({100 * (after - before):+.2f})."
     )
 

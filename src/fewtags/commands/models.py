@@ -1,4 +1,4 @@
-"""The models that `predict` and `evaluate` take: a run or saved tagger, or an exported file, which needs no torch."""
+"""The models `predict` and `evaluate` accept: a run, a saved tagger, or an exported file, which needs no torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class How:
-    """How images go through the model; None and "auto" leave it to the model."""
+    """How images are run through the model; None and "auto" let the model choose."""
 
     device: str = "auto"
     batch_size: int | None = None
@@ -36,13 +36,13 @@ class OpenModel(Protocol):
     def predict(
         self, files: Iterable[Path], how: How, num_files: int | None = None, say: Callable[[str], object] = ...
     ) -> Iterator[Prediction]:
-        """In order; `say` is told in a sentence what runs the model, where there was a choice."""
+        """Predictions in order; `say` receives a sentence about the runtime, if there was a choice."""
 
     def fingerprint(self) -> str:
-        """Of everything that a prediction depends on."""
+        """Hash of everything a prediction depends on."""
 
     def purpose_thresholds(self, precision: float | None, recall: float | None) -> tuple[np.ndarray, str]:
-        """[C], and a sentence about what they rest on."""
+        """[C], and a sentence about how they were chosen."""
 
     def keep_thresholds(self, thresholds: np.ndarray) -> None:
         """Save them with the model."""
@@ -54,7 +54,7 @@ def open_model(path: Path) -> OpenModel:
     if not path.exists():
         raise UserError(f"{path} does not exist, so there is no trained model in it.")
     if path.is_file():
-        raise UserError(f"{path} is no model; give a run's folder, or a .onnx or .xml file of `fewtags export`.")
+        raise UserError(f"{path} is not a model; pass a run's folder, or a .onnx or .xml file from `fewtags export`.")
     return SavedFolder(path)
 
 
@@ -79,7 +79,7 @@ class ExportedModel:
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
-        for part in (self.file, self.file.with_suffix(".bin")):  # OpenVINO keeps the weights beside its .xml
+        for part in (self.file, self.file.with_suffix(".bin")):  # OpenVINO stores the weights next to its .xml
             if part.is_file() and (part == self.file or self.file.suffix == ".xml"):
                 with part.open("rb") as stream:
                     digest.update(hashlib.file_digest(stream, "sha256").digest())
@@ -87,12 +87,12 @@ class ExportedModel:
 
     def purpose_thresholds(self, precision: float | None, recall: float | None) -> tuple[np.ndarray, str]:
         raise UserError(
-            f"--precision and --recall choose thresholds by the held-out images of a run, which {self.file} does not "
+            f"--precision and --recall choose thresholds on the held-out images of a run, which {self.file} does not "
             "have; use them with --save-thresholds on the run, and export it again."
         )
 
     def keep_thresholds(self, thresholds: np.ndarray) -> None:
-        raise UserError(f"{self.file} is not written to; use --save-thresholds on the run, and export it again.")
+        raise UserError(f"{self.file} cannot be changed; use --save-thresholds on the run, and export it again.")
 
 
 class SavedFolder:

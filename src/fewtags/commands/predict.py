@@ -1,7 +1,7 @@
 """`fewtags predict`: tags of image files, written incrementally.
 
-A file that is written to is only ever added to. Beside it, `<file>.json` says which model and settings its rows are of;
-run again, the command resumes after the last whole row.
+Output files are append-only. Next to one, `<file>.json` says which model and settings its rows are from;
+run again, the command resumes after the last complete row.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def write_predictions(
     how: How | None = None,
     quiet: bool = False,
 ) -> int:
-    """Tag images into a CSV or JSON lines file as it goes, or as CSV to standard output. Returns how many failed."""
+    """Tag images, streaming to a CSV or JSON lines file, or as CSV to standard output. Returns how many failed."""
     if out is not None and out.suffix not in (".csv", ".jsonl"):
         raise UserError(f"{out} should end in .csv or .jsonl.")
     skipped = Skipped()
@@ -87,20 +87,20 @@ def write_predictions(
 def choose_writer(name: str | None, options: Mapping[str, Any], out: Path | None, *, dry_run: bool) -> TagWriter | None:
     if name is None:
         if options or dry_run:
-            raise UserError("--option and --dry-run are about --write; say where the tags go, for example --write xmp.")
+            raise UserError("--option and --dry-run need --write; say where the tags go, for example --write xmp.")
         return None
     if dry_run and out is not None:
-        raise UserError("--dry-run writes nothing, so leave --out away.")
+        raise UserError("--dry-run writes nothing; remove --out.")
     writer = open_writer(name, options, dry_run=dry_run)
     if out is not None and out.exists() and not WRITERS[name].resumable:
-        raise UserError(f"--write {name} needs all images in one go, and {out} has some; give another --out, or none.")
+        raise UserError(f"--write {name} needs all images in one run; {out} has some already, so choose another --out.")
     return writer
 
 
 def row_writer(
     out: Path | None, stream: IO[str], rows: Rows, written: Written, writer: TagWriter | None
 ) -> Callable[[Prediction], None]:
-    """Rows to the stream; to the writer too if there is one, and only to it if no file was asked for."""
+    """Writes rows to the stream; also to the writer if there is one, and only to it if no file was requested."""
     if writer is not None and out is None:
         return also_to(writer, rows, None)
     as_csv = out is None or out.suffix == ".csv"
@@ -109,7 +109,7 @@ def row_writer(
 
 
 def also_to(writer: TagWriter, rows: Rows, write: Callable[[Prediction], None] | None) -> Callable[[Prediction], None]:
-    """Tags to the writer first: what has a row in the file is not predicted again when it goes on."""
+    """The writer comes first: images with a row in the file are not predicted again on resume."""
 
     def write_both(prediction: Prediction) -> None:
         if prediction.probabilities is not None:
@@ -260,7 +260,8 @@ class Rows:
 
 
 def csv_rows(stream: IO[str], rows: Rows, with_header: bool) -> Callable[[Prediction], None]:
-    """Columns image, tags and their probabilities (with ';' between), error; then one per category if all are asked."""
+    """Columns image, tags and their probabilities (separated by ';'), error; then one per category with
+    --all-scores."""
     writer = csv.writer(stream)
     if with_header:
         writer.writerow(["image", "tags", "probabilities", "error", *(rows.categories if rows.all_scores else [])])

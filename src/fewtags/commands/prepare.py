@@ -23,7 +23,7 @@ def prepare_images(
     workers: int | None = None,
     quiet: bool = False,
 ) -> str:
-    """Make the store, or continue an interrupted one; returns a sentence about it."""
+    """Create the store, or resume an interrupted one; returns a sentence about it."""
     annotations = read_annotations(data, tags=tags, format=format, **options)
     config = InputConfig(size=size)
     if out.exists():
@@ -33,7 +33,7 @@ def prepare_images(
 
         def started(there: int) -> None:
             if resumes and there:
-                bar.say(f"{there} images were prepared already; going on with the rest.")
+                bar.say(f"{there} images are already prepared; resuming with the rest.")
             bar.skip(there)
 
         store = make_store(annotations, config, out, workers=workers, on_start=started, on_step=bar.step)
@@ -51,11 +51,11 @@ def prepare_images(
 def still_good(out: Path, *, annotations_changed: Any, size: int) -> str:
     made_for = read_about(out)["size"]
     if made_for != size:
-        raise UserError(f"{out} was prepared with --size {made_for}; give another --out, or delete it first.")
+        raise UserError(f"{out} was prepared with --size {made_for}; choose another --out, or delete it first.")
     if annotations_changed:
         one = annotations_changed[0]
         raise UserError(
-            f"{out} was made of other files: {len(annotations_changed)} images are new or changed ({one}, ...). "
-            "Delete it and prepare it anew, or give another --out; runs read what it lacks from the files."
+            f"{out} was made from other files: {len(annotations_changed)} images are new or changed ({one}, ...). "
+            "Delete it and prepare it again, or choose another --out; runs read what it lacks from the files."
         )
-    return f"{out} has all of these images already."
+    return f"{out} already has all of these images."

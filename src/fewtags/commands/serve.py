@@ -57,7 +57,7 @@ def serve(model: Path, *, host: str, port: int, device: str, limits: Limits, api
             "behind an authenticating proxy.",
             file=sys.stderr,
         )
-    with listen(host, port) as bound:  # before the model is loaded: a port that is taken is said at once
+    with listen(host, port) as bound:  # before loading the model: a port in use is reported immediately
         app = create_app(load_tagger(model, device), limits, api_key)
         shown = f"[{host}]" if ":" in host else host
         print(f"http://{shown}:{bound.getsockname()[1]}/v1/tags", flush=True)

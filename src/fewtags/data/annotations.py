@@ -224,7 +224,7 @@ class Annotations:
         file = Path(file)
         file.parent.mkdir(parents=True, exist_ok=True)
         root = os.path.relpath(self.root.resolve(), file.parent.resolve())
-        with atomic_write(file) as beside, beside.open("w", encoding="utf-8") as out:
+        with atomic_write(file) as temporary, temporary.open("w", encoding="utf-8") as out:
             header = {"fewtags": 1, "name": self.name, "root": root, "categories": self.categories}
             out.write(json.dumps(header, ensure_ascii=False) + "\n")
             for row in range(len(self)):

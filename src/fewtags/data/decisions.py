@@ -37,7 +37,7 @@ class DecidedLabel:
 
 def write_decisions(decisions: Iterable[DecidedLabel], file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(file) as beside, beside.open("w", encoding="utf-8") as out:
+    with atomic_write(file) as temporary, temporary.open("w", encoding="utf-8") as out:
         for decision in decisions:
             out.write(json.dumps(asdict(decision), ensure_ascii=False) + "\n")
 

@@ -115,13 +115,13 @@ def find_images(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def no_images() -> UserError:
-    return UserError(f"No images were found; looked for files ending in {', '.join(IMAGE_SUFFIXES)}.")
+    return UserError(f"No images were found; searched for files ending in {', '.join(IMAGE_SUFFIXES)}.")
 
 
 def iter_images(paths: Iterable[str | Path], skipped: Skipped | None = None) -> Iterator[Path]:
     """The same one by one: of folders with more than SORTED entries in no order, but without keeping them in memory.
 
-    Hidden files are left out, and photos that cannot be opened are counted in `skipped`.
+    Hidden files are skipped, and photos that cannot be opened are counted in `skipped`.
     """
     for path in paths:
         if (url := remote_url(path)) is not None:

@@ -16,7 +16,7 @@ from fewtags.errors import UserError
 
 SHORTEST_TYPO = 5  # letters; shorter words have too many neighbours (cat, car, bat)
 SERIES = 20  # more words of one form than this are a series of names, not typos
-RARE_SHARE = 0.05  # a typo is rare beside the right spelling
+RARE_SHARE = 0.05  # a typo is rare compared with the right spelling
 PLAIN = re.compile(r"[^\W\d_][\w ]*", re.UNICODE)
 
 
@@ -56,8 +56,8 @@ def write_proposals(proposals: list[Proposal], file: Path) -> None:
     if file.exists():
         raise UserError(f"{file} already exists and may have been edited; choose another name or remove it.")
     file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(file) as beside:
-        beside.write_text("\n".join(_lines(proposals)) + "\n", encoding="utf-8")
+    with atomic_write(file) as temporary:
+        temporary.write_text("\n".join(_lines(proposals)) + "\n", encoding="utf-8")
 
 
 def _lines(proposals: list[Proposal]) -> Iterator[str]:

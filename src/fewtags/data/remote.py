@@ -1,9 +1,9 @@
-"""Data on an object store: `s3://bucket/photos` and whatever else fsspec knows (extra: remote).
+"""Data on an object store: `s3://bucket/photos` and everything else fsspec supports (extra: remote).
 
-What is trained on is copied to this machine once, and again where a file's size or version changed. Images that are
-only tagged are read as they come and never kept.
+Training data is copied to this machine once, and again if a file's size or version changes. Images that are
+only tagged are streamed and never stored.
 
-A Path makes one slash of two, so that "s3:/bucket/a.jpg" is understood as well: commands hand on paths.
+A Path collapses double slashes, so "s3:/bucket/a.jpg" works too: commands pass paths around.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fewtags.atomic import atomic_write, write_json
 from fewtags.data.prefetch import in_order
 from fewtags.errors import MissingExtra, UserError
 
-URL = re.compile(r"^([a-z][a-z0-9+.-]+):/+(.+)$")  # two letters at least: C:/ is a disk of Windows
+URL = re.compile(r"^([a-z][a-z0-9+.-]+):/+(.+)$")  # at least two letters: C:/ is a Windows drive
 READERS = 16  # files copied at a time
 LISTING = "listing.json"
 
 
 def remote_url(path: str | Path) -> str | None:
-    """The address that a path means; None for a file of this machine."""
+    """The URL of a path; None for a local file."""
     match = URL.match(str(path))
     if match is None:
         return None
@@ -35,19 +35,19 @@ def remote_url(path: str | Path) -> str | None:
 
 
 def read_remote(url: str) -> bytes:
-    """What a file holds. Raises FileNotFoundError, or whatever the store does."""
+    """The content of a file. Raises FileNotFoundError, or whatever the store raises."""
     system, path = _file_system(url)
     return system.cat_file(path)
 
 
 def remote_files(url: str) -> Iterator[str]:
-    """The addresses of all files at or below `url`, in sorted order."""
+    """The URLs of all files at or below `url`, sorted."""
     system, path = _file_system(url)
     yield from (system.unstrip_protocol(name) for name in sorted(_find(system, path, url)))
 
 
 def local_copy(url: str) -> Path:
-    """A folder (or file) of this machine with the same content; only what is new or changed is copied."""
+    """A local folder (or file) with the same content; only what is new or changed is copied."""
     system, path = _file_system(url)
     found = _find(system, path, url)
     place = copies() / hashlib.sha256(url.encode()).hexdigest()[:24]
@@ -61,8 +61,8 @@ def local_copy(url: str) -> Path:
 
     def copy(name: str) -> str:
         places[name].parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(places[name]) as beside:
-            system.get_file(name, str(beside))
+        with atomic_write(places[name]) as temporary:
+            system.get_file(name, str(temporary))
         return name
 
     for number, name in enumerate(in_order(copy, todo, workers=READERS, ahead=4 * READERS), start=1):
@@ -76,7 +76,7 @@ def local_copy(url: str) -> Path:
 
 
 def version_of(about: dict[str, Any]) -> str:
-    """Another one where the file was changed: its tag or time where the store gives one, and its size."""
+    """Changes with the file: its tag or modification time if the store has one, and its size."""
     stamp = (
         about.get("ETag")
         or about.get("etag")
@@ -100,7 +100,7 @@ def _listing(place: Path) -> dict[str, str]:
 
 
 def _below(name: str, base: str) -> str:
-    """The path of a file below `base`. A name that leads out of it is refused."""
+    """The path of a file below `base`. A name outside it is rejected."""
     inside = name[len(base) :].lstrip("/")
     if not name.startswith(base) or ".." in Path(inside).parts:
         raise UserError(f"{name} is not below {base}; the store's listing cannot be trusted.")
@@ -110,7 +110,7 @@ def _below(name: str, base: str) -> str:
 def _find(system: Any, path: str, url: str) -> dict[str, dict[str, Any]]:
     try:
         found = system.find(path, detail=True)
-    except Exception as error:  # every store has errors of its own
+    except Exception as error:  # every store has its own exceptions
         raise UserError(f"{url} cannot be listed: {_one_line(error)}.") from error
     if not found:
         raise UserError(f"{url} does not exist or is empty.")
@@ -124,7 +124,7 @@ def _file_system(url: str) -> tuple[Any, str]:
         raise MissingExtra(f"Reading {url}", "remote") from None
     try:
         system, path = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:  # a store whose own package is not installed, or an unknown one
+    except (ImportError, ValueError) as error:  # a store whose package is not installed, or an unknown one
         raise UserError(f"{url} cannot be reached: {_one_line(error)}.") from error
     return system, path
 

@@ -1,17 +1,17 @@
-"""Images decoded and resized once, for training that looks at them again and again: the store of `fewtags prepare`.
+"""Images decoded and resized once, for training that reads them in every epoch: the store of `fewtags prepare`.
 
-Training images are kept at `InputConfig.first_side`, of which crops are taken, the others at `InputConfig.size`: what a
-run would read from the files, byte for byte, so a run gives the same numbers with a store and without one.
+Training images are stored at `InputConfig.first_side`, for cropping, the others at `InputConfig.size`: what a
+run would read from the files, byte for byte, so a run gives the same results with or without a store.
 
 A store is a folder:
 
     about.json        the sizes, and which decoder made it
     train.bin         [N, side, side, 3] uint8, memory-mapped; other.bin likewise
-    train.jsonl       a line for each row: the image's name, its file's size, time of change and SHA-256, a checksum of
+    train.jsonl       one line per row: the image's name, its file's size, modification time and SHA-256, a checksum of
                       the row, or why the file could not be read; other.jsonl likewise
 
-While it is made it is called `<store>.part`. A row is in the .bin before its line is in the .jsonl, so what an
-interrupted `prepare` left is continued after the last whole line.
+While it is being written it is named `<store>.part`. A row is in the .bin before its line is in the .jsonl, so an
+interrupted `prepare` resumes after the last complete line.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fewtags.data.preprocess import InputConfig, read_square
 from fewtags.errors import DataError, UserError
 
 VERSION = 1
-PARTS = ("train", "other")  # training images, cropped; those that are only evaluated
+PARTS = ("train", "other")  # training images, cropped; images for evaluation only
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Row:
 
 
 class PreparedImages:
-    """The rows of one side, read by several threads. `find` gives None for an image that is not in it as it is now."""
+    """The rows of one side; thread-safe. `find` returns None for an image that is missing or has changed."""
 
     def __init__(self, folder: Path, part: str, side: int):
         self.file, self.side = folder / f"{part}.bin", side
@@ -60,12 +60,12 @@ class PreparedImages:
         self.places = {row.image: place for place, row in enumerate(self.rows)}
         shape = (len(self.rows), side, side, 3)
         if self.file.stat().st_size != int(np.prod(shape)):
-            raise DataError(f"{self.file} has not the size of {len(self.rows)} images; make the store anew.")
+            raise DataError(f"{self.file} does not have the size of {len(self.rows)} images; create the store again.")
         self.pixels = np.memmap(self.file, np.uint8, "r", shape=shape) if self.rows else np.zeros(shape, np.uint8)
         self.checked = bytearray(len(self.rows))
 
     def find(self, image: str, file: Path) -> Image.Image | None:
-        """The picture of this name, if its file is the one that was prepared, or is not here at all."""
+        """The picture of this name, if its file is unchanged since it was prepared, or does not exist here."""
         place = self.places.get(image)
         if place is None or (not self.checked[place] and not is_same(file, self.rows[place])):
             return None
@@ -74,7 +74,7 @@ class PreparedImages:
             raise BadImage(file, "unreadable image", row.problem)
         if not self.checked[place]:
             if zlib.crc32(pixels) != row.checksum:
-                raise DataError(f"{self.file} is damaged in row {place} ({image}); make the store anew.")
+                raise DataError(f"{self.file} is damaged in row {place} ({image}); create the store again.")
             self.checked[place] = 1
         return Image.fromarray(pixels)
 
@@ -110,14 +110,14 @@ def read_about(folder: Path) -> dict[str, int]:
         raise UserError(f"{folder} is not a store made by `fewtags prepare`{hint}.") from None
     if (version, decoder) != (VERSION, DECODER):
         raise UserError(
-            f"{folder} was made by another version of fewtags, which read images differently; make it anew."
+            f"{folder} was made by another version of fewtags, which decoded images differently; create it again."
         )
     return about
 
 
 def is_same(file: Path, row: Row) -> bool:
-    """Is this the file that was prepared? By its size and time of change, else by its content. A file that is not here
-    counts as the same: a store can be taken to another machine without the images."""
+    """Is the file unchanged since it was prepared? By size and modification time, else by content. A missing file
+    counts as unchanged: a store can be moved to another machine without the images."""
     try:
         status = file.stat()
     except OSError:
@@ -151,7 +151,7 @@ def make_store(
     on_start: Callable[[int], object] = lambda _: None,
     on_step: Callable[[], object] = lambda: None,
 ) -> ImageStore:
-    """Write the store, continuing what was interrupted. `on_start` is told how many images are there already."""
+    """Write the store, resuming an interrupted one. `on_start` receives the number of images already done."""
     training = annotations.splits == "train"
     todo = {"train": annotations.take(training), "other": annotations.take(~training)}
     sides = {"train": config.first_side, "other": config.size}
@@ -169,7 +169,7 @@ def make_store(
 
 
 def begin(part: Path, about: dict[str, int], needed: int) -> None:
-    """The folder to fill: one of other settings is emptied; refused where the disk has no room."""
+    """The folder to fill: one with other settings is emptied; raises if the disk has no room."""
     wanted = part / "wanted.json"
     if not wanted.is_file() or json.loads(wanted.read_text(encoding="utf-8")) != about:
         shutil.rmtree(part, ignore_errors=True)
@@ -182,7 +182,7 @@ def begin(part: Path, about: dict[str, int], needed: int) -> None:
 
 
 def whole_rows(part: Path, name: str, todo: Annotations, side: int) -> int:
-    """How many rows of an interrupted store are whole and still of these files; what is behind them is cut off."""
+    """How many rows of an interrupted store are complete and up to date; the rest is truncated."""
     pixels, lines = part / f"{name}.bin", part / f"{name}.jsonl"
     if not pixels.is_file() or not lines.is_file():
         pixels.unlink(missing_ok=True)
@@ -203,7 +203,7 @@ def whole_rows(part: Path, name: str, todo: Annotations, side: int) -> int:
 
 
 def is_whole(pixels: IO[bytes], place: int, row: Row, row_bytes: int) -> bool:
-    """Did its pixels reach the disk? After a power cut they may not have, though the file is long enough."""
+    """Did its pixels reach the disk? After a power cut they may be missing even if the file is long enough."""
     pixels.seek(place * row_bytes)
     return bool(row.problem) or zlib.crc32(pixels.read(row_bytes)) == row.checksum
 
@@ -248,7 +248,7 @@ def prepared(image: str, file: Path, side: int) -> tuple[np.ndarray, Row]:
 
 
 def read_lines(file: Path) -> Iterator[tuple[Row, int]]:
-    """The whole lines of a .jsonl file, and where each ends."""
+    """The complete lines of a .jsonl file, and where each ends."""
     end = 0
     with file.open("rb") as stream:
         for line in stream:
@@ -267,7 +267,7 @@ def read_rows(file: Path) -> Iterator[Row]:
 
 
 def changed_images(store: ImageStore, annotations: Annotations) -> Sequence[str]:
-    """Images of the data that are not in the store, or not as they are now."""
+    """Images of the data that are missing from the store or have changed."""
     found = []
     for row, image in enumerate(annotations.images):
         part = store.parts["train" if annotations.splits[row] == "train" else "other"]

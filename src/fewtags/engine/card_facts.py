@@ -1,4 +1,4 @@
-"""What a run writes down for the model card: its data in numbers, and its quality."""
+"""What a run records for the model card: counts of its data, and its quality."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def split_facts(part: Annotations) -> dict[str, Any]:
 
 
 def quality_facts(result: Mapping[str, Any], data: RunData) -> dict[str, Any]:
-    """From result.json: measured on the test images, else on the validation images; and estimated, where it was."""
+    """From result.json: measured on the test images, else on the validation images; and estimated, if available."""
     facts: dict[str, Any] = {}
     split = next((name for name in ("test", "val") if name in result), None)
     part = {"test": data.test, "val": data.val}.get(split or "")
@@ -43,5 +43,5 @@ def quality_facts(result: Mapping[str, Any], data: RunData) -> dict[str, Any]:
 
 
 def number(value: float) -> float | None:
-    """None where there is nothing to measure, which JSON has no number for."""
+    """None if it is not a number, which JSON cannot express."""
     return round(float(value), 4) if math.isfinite(value) else None

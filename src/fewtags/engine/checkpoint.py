@@ -19,7 +19,7 @@ FORMAT = 1
 
 def save_checkpoint(content: dict[str, Any], file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(file) as beside, beside.open("wb") as out:
+    with atomic_write(file) as temporary, temporary.open("wb") as out:
         torch.save({"format": FORMAT, **content}, out)
         out.flush()
         os.fsync(out.fileno())

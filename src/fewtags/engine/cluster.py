@@ -1,9 +1,9 @@
-"""The machines of a Ray cluster (extra: ray). Tasks that are lost with their worker are done again, by another one.
+"""The machines of a Ray cluster (extra: ray). Tasks that are lost with their worker are retried on another one.
 
     with cluster("auto"):
-        train(config, folder)  # what frozen stages make of the images is computed by the cluster
+        train(config, folder)  # the frozen stages' features are computed by the cluster
 
-"local" starts a Ray on this machine, "auto" joins the one that this machine is part of, anything else is an address.
+"local" starts Ray on this machine, "auto" joins the cluster this machine is part of, anything else is an address.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from fewtags.errors import MissingExtra, RunFailed, UserError
 
 RETRIES = 10  # of a task whose worker or machine was lost
-AHEAD = 2  # tasks for each that can run, so that no worker waits for the next one
+AHEAD = 2  # tasks queued per running one, so that no worker waits
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -26,31 +26,32 @@ Result = TypeVar("Result")
 @dataclass(frozen=True)
 class Cluster:
     ray: Any  # the module
-    cpus: float = 1  # that a task asks for
+    cpus: float = 1  # per task
     gpus: float = 0
 
     @property
     def num_tasks(self) -> int:
-        """That can run at a time, by what the cluster has now."""
+        """Number of tasks that can run in parallel on the cluster now."""
         there = self.ray.cluster_resources()
         by_cpu = there.get("CPU", 0) / self.cpus if self.cpus else float("inf")
         by_gpu = there.get("GPU", 0) / self.gpus if self.gpus else float("inf")
         return int(min(by_cpu, by_gpu))
 
     def task(self, function: Callable[..., Result]) -> Callable[..., Any]:
-        """Call what this returns to start one; it gives a reference to the result."""
+        """Returns a function that starts a task and returns a reference to its result."""
         options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": RETRIES}
         return self.ray.remote(**options)(function).remote
 
     def share(self, value: Any) -> list[Any]:
-        """Sent to each machine once, however many tasks use it. In a list, as Ray would unpack it for every task."""
+        """Sent to each machine once, however many tasks use it. In a list, because Ray would otherwise unpack it for
+        every task."""
         return [self.ray.put(value)]
 
     def in_order(self, start: Callable[[Item], Any], items: Iterable[Item]) -> Iterator[Any]:
-        """The results of `start(item)` for every item, in order; `items` is read as it is needed."""
+        """The results of `start(item)` for every item, in order; `items` is consumed lazily."""
         if self.num_tasks < 1:
             raise UserError(
-                f"A task asks for {self.cpus:g} CPUs and {self.gpus:g} GPUs, and no machine of the cluster has them."
+                f"A task needs {self.cpus:g} CPUs and {self.gpus:g} GPUs, but no machine of the cluster has them."
             )
         waiting: deque[Any] = deque()
         try:
@@ -65,7 +66,7 @@ class Cluster:
                 self.ray.cancel(task, force=True)
 
     def result(self, task: Any) -> Any:
-        """A mistake of the user stays one; a worker that is lost again and again ends the run."""
+        """User errors are passed on; a worker that is lost repeatedly ends the run."""
         from ray.exceptions import RayError, RayTaskError
 
         try:
@@ -84,13 +85,13 @@ _active: list[Cluster] = []
 
 
 def active_cluster() -> Cluster | None:
-    """The one that passes over images are computed by; None where this machine computes them."""
+    """The active cluster for passes over images; None if they run on this machine."""
     return _active[-1] if _active else None
 
 
 @contextmanager
 def cluster(address: str | None, *, cpus: float = 1, gpus: float = 0) -> Iterator[Cluster | None]:
-    """Compute by the cluster at `address` within the block; None: by this process."""
+    """Compute on the cluster at `address` within the block; None: in this process."""
     if address is None:
         yield None
         return
@@ -123,5 +124,5 @@ def connect(ray: Any, address: str) -> None:
         first = str(error).strip().splitlines()[0]
         raise UserError(
             f"There is no Ray cluster at '{address}' ({first[:200]}). Start one with `ray start --head`, or use "
-            "--ray local for this machine alone."
+            "--ray local for this machine only."
         ) from error

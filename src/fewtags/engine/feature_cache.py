@@ -57,7 +57,7 @@ SPARE = 0.5  # of the free disk, without being asked to
 
 
 class DamagedCache(UserError):
-    """Its files are not what was written."""
+    """Its files differ from what was written."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,12 @@ class FeatureCache:
 
     maps: Tensor
     broken: dict[int, str]  # row -> why its image could not be read
-    unchecked: Unchecked | None = None  # where it is too large to be checked when it is opened
+    unchecked: Unchecked | None = None  # if it is too large to be verified on opening
 
     @classmethod
     def open(cls, folder: Path) -> FeatureCache:
-        """Raises DamagedCache. A small one is read and checked now, a large one is mapped and checked as it is used."""
+        """Raises DamagedCache. A small cache is loaded and verified now, a large one is mapped and verified as it is
+        used."""
         file = folder / "maps.bin"
         try:
             about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
@@ -98,7 +99,7 @@ class FeatureCache:
 
 
 class Unchecked:
-    """Which chunks of ROWS_PER_CHUNK rows were not compared with their checksums yet."""
+    """Which chunks of ROWS_PER_CHUNK rows have not been verified yet."""
 
     def __init__(self, folder: Path, maps: Tensor, checksums: list[list[int]] | None):
         self.folder, self.maps, self.checksums = folder, maps, checksums or []
@@ -117,14 +118,13 @@ class Unchecked:
     def _check(self, view: int, chunk: int) -> None:
         rows = self.maps[view, chunk * ROWS_PER_CHUNK : (chunk + 1) * ROWS_PER_CHUNK]
         if zlib.crc32(as_bytes(rows)) != self.checksums[view][chunk]:
-            raise damaged(self.folder, f"the checksum of rows from {chunk * ROWS_PER_CHUNK} on is wrong")
+            raise damaged(self.folder, f"the checksum of the rows starting at {chunk * ROWS_PER_CHUNK} is wrong")
         self.chunks.discard((view, chunk))
 
 
 def damaged(folder: Path, how: str) -> DamagedCache:
     return DamagedCache(
-        f"The feature cache {folder} is damaged ({how}); remove that folder, and it is computed anew. "
-        "Look after the disk, too."
+        f"The feature cache {folder} is damaged ({how}); remove that folder to have it recomputed. Check the disk, too."
     )
 
 
@@ -222,7 +222,7 @@ def cached_batches(
     cache = None
     with suppress(DamagedCache):
         cache = find_and_open(root, about, cache_config.runtime)
-    if cache is None:  # of several processes that come here, one computes it and the others wait, however long it takes
+    if cache is None:  # one of several processes computes it and the others wait, however long it takes
         with one_at_a_time(root / cache_key(about, cache_config.runtime)):
             cache = open_whole(root, about, cache_config.runtime, log)
             if cache is None:
@@ -247,19 +247,19 @@ def find_and_open(root: Path, about: Mapping[str, Any], runtime: str) -> Feature
 
 
 def open_whole(root: Path, about: Mapping[str, Any], runtime: str, log: RunLog | None) -> FeatureCache | None:
-    """The finished cache; None where there is none. One that is seen to be damaged is removed."""
+    """The finished cache; None if there is none. A damaged one is removed."""
     while (folder := find_cache(root, about, runtime)) is not None:
         try:
             return FeatureCache.open(folder)
         except DamagedCache as error:
             remove_damaged(folder)
             if log is not None:
-                log.warn(f"{str(error).partition(';')[0]}; it is computed anew.")
+                log.warn(f"{str(error).partition(';')[0]}; it is recomputed.")
     return None
 
 
 def remove_damaged(folder: Path) -> None:
-    """At once under its name, so that nobody finds half of it."""
+    """Renamed atomically, so that no process sees half of it."""
     with naming(folder):
         aside = folder.with_name(f"{folder.name}.damaged")
         shutil.rmtree(aside, ignore_errors=True)
@@ -328,13 +328,13 @@ def image_hash(annotations: Annotations, root: Path, log: RunLog | None = None) 
         if not is_digest(remembered):
             with bar_of(log, "Reading images", len(annotations)) as bar:
                 digest = content_hash(annotations, bar)
-            with atomic_write(remembered) as beside:
-                beside.write_text(digest, encoding="utf-8")
+            with atomic_write(remembered) as temporary:
+                temporary.write_text(digest, encoding="utf-8")
     return remembered.read_text(encoding="utf-8")
 
 
 def is_digest(file: Path) -> bool:
-    """Is it there, and whole?"""
+    """Does it exist, and is it complete?"""
     return file.is_file() and re.fullmatch(rb"[0-9a-f]{64}", file.read_bytes()) is not None
 
 
@@ -401,7 +401,7 @@ def compute(
             bar.step(by=num_rows(loaded[0]))
             if state.rows - saved >= SAVE_EVERY:
                 out.flush()
-                os.fsync(out.fileno())  # what the progress says is written must be there after a power cut
+                os.fsync(out.fileno())  # what the progress file lists must survive a power cut
                 write_json(part / "progress.json", asdict(state))
                 saved = state.rows
         if not state.shape:
@@ -422,7 +422,7 @@ class Progress:
 
     @classmethod
     def read(cls, file: Path, views: int) -> Progress:
-        """From the beginning where there is none, where it is damaged, or where it is of another version."""
+        """Starts from the beginning if there is none, it is damaged, or it is from another version."""
         try:
             state = cls(**json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError, RecursionError):
@@ -432,13 +432,13 @@ class Progress:
         return state if whole else cls(checksums=[[] for _ in range(views)])
 
     def count_unreadable(self, row_bytes: int) -> None:
-        """The rows before the first readable image, of which nobody knew how long they would be, are zeros."""
+        """The rows before the first readable image, whose size was not known yet, are zeros."""
         for view in range(len(self.checksums)):
             for row in range(self.rows):
                 self.add(view, row, bytes(row_bytes), row_bytes)
 
     def add(self, view: int, row: int, content: bytes | memoryview, row_bytes: int) -> None:
-        """The content of rows from `row` on, which follow those that were added before."""
+        """The content of rows starting at `row`, which follow those added before."""
         content, sums = memoryview(content), self.checksums[view]
         while content:
             if row % ROWS_PER_CHUNK == 0:
@@ -453,7 +453,7 @@ def row_bytes(shape: list[int], dtype: str) -> int:
 
 
 def write_maps(out: IO[bytes], loaded: Loaded, first: int, view: int, state: Progress, dtype: str) -> None:
-    """Write maps of the rows behind `state.rows` into the view, which begins at row `first` of the file."""
+    """Write maps of the rows after `state.rows` into the view, which starts at row `first` of the file."""
     if not state.shape:
         return
     maps = torch.zeros(num_rows(loaded), *state.shape, dtype=DTYPES[dtype])

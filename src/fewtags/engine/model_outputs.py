@@ -86,7 +86,7 @@ def model_outputs(
             drop_oldest(folder)
             outputs = read_outputs(place)
     if outputs is None:
-        raise RunFailed(f"{place} cannot be read back as it was written; is the disk damaged?")
+        raise RunFailed(f"{place} cannot be read back correctly; is the disk damaged?")
     (place / "about.json").touch()  # used last
     return outputs
 

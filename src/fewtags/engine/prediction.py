@@ -93,7 +93,7 @@ def pooled_features(
 
 
 class Probabilities(nn.Module):
-    """Of the backbone's maps: what the model says in the end, [B, C]."""
+    """From the backbone's maps to the model's probabilities, [B, C]."""
 
     def __init__(self, neck: nn.Module, head: nn.Module):
         super().__init__()
@@ -124,7 +124,7 @@ def model_pass(
     runtime: str = "auto",
     say: Callable[[str], object] = lambda _: None,
 ) -> FeaturePass | RayPass:
-    """The model's backbone by the fastest runtime, and `finish` for what is behind it; on Ray where it is at work."""
+    """The model's backbone in the fastest runtime, and `finish` for the rest; on Ray if it is active."""
     where = choose_device(device)
     backbone = saved.classifier.to(where).eval().backbone.all_frozen()
     chosen = choose_runtime(backbone, runtime, saved.input.size, where, num_images=num_files)

@@ -1,4 +1,4 @@
-"""What a model said about images, and how that is measured. Without torch: exported models need none."""
+"""A model's predictions, and their metrics. Does not import torch, which exported models do not need."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fewtags.errors import DataError
 from fewtags.estimates import ScoreBins, log_odds
 from fewtags.metrics import Scores, evaluate_scores
 
-NOT_A_NUMBER = "the model's answer is not a number: its weights are damaged, or its training went wrong."
+NOT_A_NUMBER = "the model's output is NaN: its weights are damaged, or its training diverged."
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says about one image, or why its file could not be read."""
+    """The model's prediction for one image, or why its file could not be read."""
 
     image: str
-    probabilities: np.ndarray | None  # [C]; None where the file could not be read
+    probabilities: np.ndarray | None  # [C]; None if the file could not be read
     problem: str = ""
 
     def tags(self, categories: Sequence[str], thresholds: np.ndarray) -> dict[str, float]:
@@ -36,7 +36,7 @@ class Prediction:
 
 
 def name_of(file: object, row: int) -> str:
-    """Of an image file, or of the picture in memory at `row`."""
+    """For an image file, or the picture in memory at `row`."""
     return (remote_url(file) or str(file)) if isinstance(file, Path) else f"image {row}"
 
 
@@ -59,7 +59,7 @@ class Predictions:
 def gathered(
     predictions: Iterable[Prediction], shape: tuple[int, ...], on_step: Callable[[], object] = lambda: None
 ) -> Predictions:
-    """Those of all images of a data set [N, C]; `on_step` is called after each."""
+    """Predictions for all images of a dataset [N, C]; `on_step` is called after each."""
     probabilities = np.full(shape, np.nan, dtype=np.float32)
     broken: dict[int, str] = {}
     for row, prediction in enumerate(predictions):
@@ -72,15 +72,15 @@ def gathered(
 
 
 def measure(predictions: Predictions, annotations: Annotations, threshold: float | np.ndarray = 0.5) -> Scores:
-    """Scores over the readable images and, where labels are partial, over the known ones (see `measurable`)."""
+    """Scores over the readable images and, if labels are partial, over the known ones (see `measurable`)."""
     if not predictions.read.any():
-        raise DataError(f"Not a single one of the {len(annotations)} images to measure on (val or test) could be read.")
+        raise DataError(f"None of the {len(annotations)} evaluation images (val or test) could be read.")
     truth, mask = measurable(annotations.labels[predictions.read])
     return evaluate_scores(predictions.probabilities[predictions.read], truth, mask=mask, threshold=threshold)
 
 
 def prediction_bins(predictions: Predictions, part: Annotations, thresholds: np.ndarray | float) -> ScoreBins:
-    """Of the readable images."""
+    """For the readable images."""
     read = predictions.read
     limits = log_odds(np.asarray(thresholds, dtype=float))
     return ScoreBins.of(log_odds(predictions.probabilities[read]), part.labels[read], limits)

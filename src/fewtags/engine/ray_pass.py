@@ -1,8 +1,8 @@
-"""A pass over images by the workers of a Ray cluster.
+"""A pass over images on the workers of a Ray cluster.
 
-Results come in the order of the images, whoever computed them and however often: a lost worker's shard is computed
-again by another one and taken once. Shards are whole batches. What a run makes of them is thus the same as on one
-machine, to the last bit if the processors are of one kind.
+Results come in the order of the images, regardless of which worker computed them: a lost worker's shard is computed
+again by another one and used once. Shards are whole batches, so the results of a run are the same as on one
+machine, bit for bit if the processors are of the same kind.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fewtags.engine.feature_pass import FeaturePass, in_groups
 from fewtags.engine.runtime import Runtime, choose_runtime
 from fewtags.models.backbones import Backbone
 
-SHARD = 256  # images of one task: seconds of work on a CPU, 0.6 MB of averages or 32 MB of maps to send back
+SHARD = 256  # images per task: seconds of work on a CPU, 0.6 MB of averages or 32 MB of maps to send back
 
 Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that a worker needs to compute features as the others do."""
+    """Everything a worker needs to compute features like the others."""
 
-    name: str  # by which a worker knows that it has it already
+    name: str  # tells a worker that it already has it
     backbone: Backbone
     finish: Callable[[Tensor], Tensor] | None
     runtime: str
@@ -43,7 +43,7 @@ class Recipe:
 
 
 class RayPass:
-    """As FeaturePass, by the cluster."""
+    """Like FeaturePass, on the cluster."""
 
     def __init__(self, cluster: Cluster, recipe: Recipe, runtime: Runtime):
         self.cluster, self.recipe, self.runtime = cluster, recipe, runtime
@@ -51,7 +51,7 @@ class RayPass:
     def over(self, keys: Iterable[Key], read: Callable[[Key], list[Sample]]) -> Iterator[list[Loaded]]:
         task = self.cluster.task(compute_shard)
         recipe, reader = self.cluster.share(self.recipe), self.cluster.share(read)
-        batch = self.runtime.batch  # whole batches, so that the same images go through the network together as anywhere
+        batch = self.runtime.batch  # whole batches, so that the same images share a batch as elsewhere
         groups = in_groups(keys, max(1, SHARD // batch) * batch)
         shards = self.cluster.in_order(lambda shard: task(self.recipe.name, recipe, reader, shard), groups)
         for shard in shards:
@@ -59,7 +59,7 @@ class RayPass:
 
 
 def compute_shard(name: str, recipe: list[Any], read: list[Any], keys: list[Any]) -> list[list[Loaded]]:
-    """In a worker."""
+    """Runs in a worker."""
     import ray
 
     if name not in _passes:
@@ -89,7 +89,7 @@ def make_pass(
     finish: Callable[[Tensor], Tensor] | None = None,
     workers: int | None = None,
 ) -> FeaturePass | RayPass:
-    """By the active cluster, or else by this process. Each worker of a cluster uses the same `runtime`."""
+    """On the active cluster, else in this process. Each worker of a cluster uses the same `runtime`."""
     there = active_cluster()
     if there is None:
         return FeaturePass(runtime, finish, workers=workers)

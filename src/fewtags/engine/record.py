@@ -93,8 +93,8 @@ def write_record(run: Run) -> None:
     origin = {"source": describe_source(run.config.data), "labels_from": describe_decisions(run.config.data)}
     write_json(run.files.data, {"name": run.data.train.name, **categories, **record, **origin, **more})
     save_labels(run.data, run.files.labels)
-    with atomic_write(run.files.config) as beside:  # last: it makes the folder a run
-        beside.write_text(run.config.to_yaml(), encoding="utf-8")
+    with atomic_write(run.files.config) as temporary:  # last: it marks the folder as a run
+        temporary.write_text(run.config.to_yaml(), encoding="utf-8")
 
 
 def describe_part(part: Annotations) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def save_labels(data: RunData, file: Path) -> None:
     parts = {"train": data.train, "val": data.val, "test": data.test}
     there = {name: part for name, part in parts.items() if part is not None}
     given = {name: data.given if name == "train" and data.given is not None else p.labels for name, p in there.items()}
-    with atomic_write(file) as beside, beside.open("wb") as out:
+    with atomic_write(file) as temporary, temporary.open("wb") as out:
         np.savez_compressed(
             out,
             images=np.array([image for part in there.values() for image in part.images]),
@@ -228,7 +228,7 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
             f"{file} does not match {run.files.config}; were settings changed? Start a new run for them."
         ) from error
     run.epoch, run.step = checkpoint["epoch"], checkpoint["step"]
-    # The sums are those of all processes, whose number may be another one now: the first goes on with them.
+    # The sums are over all processes, whose number may have changed: the first process continues with them.
     run.totals = {name: total if distributed.is_main() else 0.0 for name, total in checkpoint["totals"].items()}
     run.best, run.seconds = checkpoint["best"], checkpoint["seconds"]
 

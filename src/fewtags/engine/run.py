@@ -251,7 +251,7 @@ def choose_device(name: str) -> torch.device:
 
 @contextmanager
 def repeatable(wanted: bool) -> Iterator[None]:
-    """Within, CUDA takes the operations that give the same numbers every time; torch warns of those it has none for."""
+    """Within this context, CUDA uses deterministic operations; torch warns about those that have none."""
     if not wanted:
         yield
         return

@@ -38,8 +38,8 @@ class RunLog:
             return
         self.folder.path.mkdir(parents=True, exist_ok=True)
         kept = [row for row in read_rows(self.folder.metrics) if row["epoch"] <= after_epoch]
-        with atomic_write(self.folder.metrics) as beside:
-            beside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        with atomic_write(self.folder.metrics) as temporary:
+            temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
         if self.summary_writer is not None:
             self.board = self.summary_writer(str(self.folder.tensorboard))
 
@@ -67,7 +67,8 @@ class RunLog:
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; a last line cut off by a crash is ignored, and so is all behind a damaged one."""
+    """The rows of a metrics.jsonl; a last line cut off by a crash is ignored, and so is everything after a damaged
+    one."""
     rows = []
     if file.is_file():
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -169,7 +169,7 @@ def train_one_epoch(run: Run, stop: Callable[[], bool]) -> None:
             if run.num_collected and (whole_window or run.step == num_steps):
                 update_weights(run)
             bar.step(f"loss {mean_loss(run):.4f}")
-            asked = num_stopping or (distributed.world_size() == 1 and stop())  # alone, nobody has to be asked first
+            asked = num_stopping or (distributed.world_size() == 1 and stop())  # a single process need not ask others
             if asked and whole_window:
                 run.seconds += time.monotonic() - started
                 save_and_stop(run)
@@ -374,13 +374,13 @@ def finish_run(run: Run) -> RunResult:
     share_broken(run)
     if distributed.is_main():
         for name, measured in run.latest.items():
-            with atomic_write(run.files.predictions(name)) as beside, beside.open("wb") as out:
+            with atomic_write(run.files.predictions(name)) as temporary, temporary.open("wb") as out:
                 np.savez_compressed(out, probabilities=measured.predictions.probabilities)
         saved = saved_model(run, thresholds)
         saved.save(run.files.model)
         estimates = estimate_run(run, saved)
         result |= {"estimates": estimates} if estimates else {}
-        # Once more, with what the model card says: estimating may take long, and the model is safe by then.
+        # Saved again with the model card's numbers: estimating may take long, and the model is already safe.
         saved = replace(saved, data=data_facts(run.data), quality=quality_facts(result, run.data))
         saved.save(run.files.model)
         write_json(run.files.result, {**result, "unreadable_images": len(run.broken)})

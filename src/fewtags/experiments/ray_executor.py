@@ -1,5 +1,5 @@
-"""The runs of a bench as tasks of a Ray cluster. All machines must see the bench's folder: what is known of a run is
-there, and a run whose machine was lost is resumed from it by another one."""
+"""The runs of a bench as tasks of a Ray cluster. All machines must see the bench's folder: the state of a run is
+there, and a run whose machine was lost is resumed from it on another one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RayExecutor:
         return [Ended(self.running.pop(task), self._exit_code(task)) for task in ended]
 
     def _exit_code(self, task: Any) -> int | None:
-        """None where the run was lost more often than it is worth trying."""
+        """None if the run was lost too many times."""
         from ray.exceptions import RayError
 
         try:
@@ -45,7 +45,7 @@ class RayExecutor:
 
 
 def carry_out(run: PlannedRun, folder: Path, working_folder: str) -> int | None:
-    """In a worker: the run as a process of its own, as on one machine. It ends with the worker."""
+    """Runs in a worker: the run as a separate process, as on one machine. It ends with the worker."""
     if os.path.isdir(working_folder):
         os.chdir(working_folder)  # what the grid's relative paths are relative to
     local = LocalExecutor()

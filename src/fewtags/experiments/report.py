@@ -46,8 +46,8 @@ def write_report(
     if moved_to is not None and len(datasets) > 1:
         raise UserError(f"--data is the location of one dataset, but these runs use {' and '.join(datasets)}.")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(out) as beside:
-        beside.write_text(render(runs, title, moved_to, warn), encoding="utf-8")
+    with atomic_write(out) as temporary:
+        temporary.write_text(render(runs, title, moved_to, warn), encoding="utf-8")
     return out
 
 

@@ -154,7 +154,7 @@ def _percent(value: float | None) -> float | None:
 
 
 def write_csv(rows: Sequence[dict[str, Any]], file: Path) -> None:
-    with atomic_write(file) as beside, beside.open("w", newline="", encoding="utf-8") as out:
+    with atomic_write(file) as temporary, temporary.open("w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)

@@ -224,5 +224,5 @@ def write_tables(rows: Sequence[Row], folder: Path) -> None:
     """tables.md, tables.csv and tables.tex: after the last epoch first, then at the best one."""
     tables = [table for rule in RULE_NOTES for table in paper_tables(rows, rule)]
     for suffix, form in (("md", to_markdown), ("csv", to_csv), ("tex", to_latex)):
-        with atomic_write(folder / f"tables.{suffix}") as beside:
-            beside.write_text("\n".join(map(form, tables)), encoding="utf-8")
+        with atomic_write(folder / f"tables.{suffix}") as temporary:
+            temporary.write_text("\n".join(map(form, tables)), encoding="utf-8")

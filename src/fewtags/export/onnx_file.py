@@ -246,9 +246,12 @@ def compare(model: nn.Module, exported: ExportedTagger, pixels: Sequence[np.ndar
 
 
 def write_layout(saved: SavedModel, folder: Path) -> None:
-    """selected_tags.csv and preprocess.json beside model.onnx; `count` is the number of known training images."""
+    """selected_tags.csv and preprocess.json next to model.onnx; `count` is the number of known training images."""
     counts = saved.data.get("known_positives") or [0] * len(saved.categories)
-    with atomic_write(folder / "selected_tags.csv") as beside, beside.open("w", newline="", encoding="utf-8") as out:
+    with (
+        atomic_write(folder / "selected_tags.csv") as temporary,
+        temporary.open("w", newline="", encoding="utf-8") as out,
+    ):
         writer = csv.writer(out)
         writer.writerow(["tag_id", "name", "category", "count", "best_threshold"])
         for number, (name, threshold) in enumerate(zip(saved.categories, saved.thresholds, strict=True)):

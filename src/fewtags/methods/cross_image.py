@@ -10,7 +10,7 @@ from fewtags.distributed import gather_rows, gather_rows_to_learn
 
 
 def of_all_processes(features: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
-    """Features [B, C, D] and known positives [B, C] of the whole batch, of which each process has a share."""
+    """Features [B, C, D] and known positives [B, C] of the whole batch; each process has a share of it."""
     return gather_rows_to_learn(features), gather_rows(positive.to(torch.uint8)).bool()
 
 

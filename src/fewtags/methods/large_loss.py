@@ -41,7 +41,7 @@ class LargeLoss(Objective["LargeLoss.Config"]):
         delta_rel: float = 0.2
         """Percent of a batch's labels by which the doubted share grows each epoch; the first epoch doubts none."""
         loss_scale: float = 1.0
-        """Factor on the mean loss. It matters beside Adam's coupled weight decay and the head's prior."""
+        """Factor on the mean loss. It matters relative to Adam's coupled weight decay and the head's prior."""
 
     def doubted(self, batch: Batch, outputs: Outputs, progress: Progress) -> Tensor:
         losses = assume_negative_loss(outputs.logits.detach(), batch.labels)

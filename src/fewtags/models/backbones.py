@@ -202,7 +202,7 @@ def without_weights(name: str, reason: str) -> str:
     return (
         f"The pretrained weights of '{name}' could not be fetched ({reason[:200]}). Ways out, the best first: "
         "(1) with a network, run the same command once; later runs need none. "
-        f"(2) Download model.safetensors of timm/{timm_weights(name)} elsewhere and give it with --weights FILE. "
+        f"(2) Download model.safetensors of timm/{timm_weights(name)} elsewhere and pass it with --weights FILE. "
         "(3) Copy the Hugging Face cache of a machine that has it, and set HF_HOME to that folder. "
         f"(4) Another backbone that is in the cache, with --backbone NAME.{here} "
         "(5) model.pretrained=false starts from random weights: only for many labels and a GPU. "

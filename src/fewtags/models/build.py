@@ -21,7 +21,7 @@ from fewtags.models.tensor_files import MODEL_FOLDER, WEIGHTS, first_line
 from fewtags.models.words import WordsConfig, find_word_vectors
 from fewtags.settings import Settings
 
-DEFAULT_BACKBONE = "tf_efficientnet_lite0"  # the most accuracy for a second of CPU time: docs/speed.md
+DEFAULT_BACKBONE = "tf_efficientnet_lite0"  # the best accuracy per CPU second: docs/speed.md
 
 
 class ModelConfig(Settings):

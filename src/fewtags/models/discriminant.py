@@ -368,7 +368,7 @@ class Discriminant(nn.Module):
     def _surprise(self, unit_features: Tensor, categories: slice) -> Tensor:
         """[N, C'] how likely a presence was thought by the labels of the fit, names aside: the weight of an absence.
 
-        It is the same whatever was told since, so that labels may come in any order and be taken back.
+        It does not depend on labels given since, so labels may come in any order and be undone.
         """
         weights = self.first_weights[categories]
         score = unit_features @ weights.T - weights @ self.mean
@@ -459,7 +459,7 @@ class Discriminant(nn.Module):
         return scores + self.name_weight[categories].cpu() * images.names[:, categories]
 
     def soft_labels(self, images: Images, weights: Tensor) -> Tensor:
-        """[N, C]: 1 for a known presence, 0 for a known absence, else the probability of a presence nobody told of.
+        """[N, C]: 1 for a known presence, 0 for a known absence, else the probability that an unknown label is present.
 
         Each of the images of the fit, in which they had these `weights` [N, C], is judged without itself.
         """
@@ -482,13 +482,13 @@ class Discriminant(nn.Module):
 
     @torch.no_grad()
     def relabel(self, feature: Tensor, category: int, label: int) -> None:
-        """An image of this feature [D] has the `label` 1, 0 (unknown) or -1 from now on; the scores follow at once.
+        """An image of this feature [D] has the `label` 1, 0 (unknown) or -1 from now on; the scores change immediately.
 
         Saying the same again changes nothing: what the image's label was before is remembered. An image that was
-        not among the training images is taken in. The calibration stays.
+        not among the training images is added. The calibration stays.
         """
         if self.told is None:
-            raise UserError("This model keeps no sums, so it cannot take in single labels.")
+            raise UserError("This model keeps no sums, so it cannot learn single labels.")
         unit = unit_length(feature).to(self.weights)
         old = self.told.tell(unit, category, label)
         self.relabel_many(unit[None], category, torch.tensor([old]), torch.tensor([label]))
@@ -497,7 +497,7 @@ class Discriminant(nn.Module):
     def relabel_many(self, unit_features: Tensor, category: int, old: Tensor, new: Tensor) -> None:
         """Images of these features [B, D] had the labels `old` [B] until now, as the caller knows, and have `new` [B].
 
-        For whoever keeps the labels: images are not recognised here, so copies of one photograph count as they are.
+        For callers that keep the labels: images are not recognised here, so copies of one photo count separately.
         """
         one, before = slice(category, category + 1), float(self.category_count[category])
         changes = [(new == kind).float() - (old == kind).float() for kind in (PRESENT, ABSENT)]
@@ -525,7 +525,7 @@ class Discriminant(nn.Module):
         return self._with_names(category, scores, names)
 
     def _with_names(self, category: int, scores: Tensor, names: Tensor | None) -> Tensor:
-        """[N] scores of one category, with what the name says added."""
+        """[N] scores of one category, with the name scores added."""
         if names is None:
             return scores
         standard = (names - self.name_mean[category]) * self.name_factor[category]

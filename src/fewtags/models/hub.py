@@ -1,4 +1,4 @@
-"""Saved models on the Hugging Face Hub, or on a server that speaks like it. huggingface_hub comes with timm."""
+"""Saved models on the Hugging Face Hub, or a compatible server. huggingface_hub is installed with timm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from fewtags.errors import UserError
 from fewtags.models.tensor_files import WEIGHTS, first_line
 
-FILES = ("config.json", "labels.json", WEIGHTS, "README.md")  # nothing else of a folder goes up or comes down
+FILES = ("config.json", "labels.json", WEIGHTS, "README.md")  # nothing else in a folder is uploaded or downloaded
 
 
 def upload(
@@ -22,7 +22,7 @@ def upload(
     endpoint: str | None,
     message: str,
 ) -> str:
-    """Make the repository if it is not there, put the model into it, and return its address."""
+    """Create the repository if needed, upload the model, and return its URL."""
     from huggingface_hub import HfApi
 
     with said_plainly(repo):
@@ -37,7 +37,7 @@ def upload(
 def download(
     repo: str, *, token: str | None, revision: str | None, endpoint: str | None, cache_dir: str | Path | None
 ) -> Path:
-    """The folder of the hub's cache that holds the model."""
+    """The folder in the hub's cache with the model."""
     from huggingface_hub import snapshot_download
 
     with said_plainly(repo):
@@ -50,7 +50,7 @@ def download(
 
 @contextmanager
 def said_plainly(repo: str) -> Iterator[None]:
-    """What can go wrong with a hub, in one sentence."""
+    """Turns errors of the hub into one sentence."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -64,16 +64,16 @@ def said_plainly(repo: str) -> Iterator[None]:
     try:
         yield
     except HFValidationError as error:
-        raise UserError(f"'{repo}' is no name of a repository, such as owner/name ({first_line(error)}).") from error
+        raise UserError(f"'{repo}' is not a repository name such as owner/name ({first_line(error)}).") from error
     except GatedRepoError as error:
-        raise UserError(f"Access to {repo} has to be asked for on its page first.") from error
+        raise UserError(f"{repo} is gated; request access on its page first.") from error
     except RevisionNotFoundError as error:
         raise UserError(f"{repo} has no such revision.") from error
     except RepositoryNotFoundError as error:
-        raise UserError(f"{repo} does not exist, or is private: log in (`hf auth login`) or give token=.") from error
+        raise UserError(f"{repo} does not exist or is private; log in (`hf auth login`) or pass token=.") from error
     except LocalTokenNotFoundError as error:
-        raise UserError("The hub asks who you are: log in (`hf auth login`) or give token=.") from error
+        raise UserError("The hub requires authentication; log in (`hf auth login`) or pass token=.") from error
     except HfHubHTTPError as error:
-        raise UserError(f"The hub refused {repo}: {first_line(error)}") from error
+        raise UserError(f"The hub rejected {repo}: {first_line(error)}") from error
     except (LocalEntryNotFoundError, OSError) as error:
         raise UserError(f"The hub could not be reached for {repo} ({first_line(error)}).") from error

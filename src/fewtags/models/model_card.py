@@ -10,9 +10,9 @@ from fewtags.wording import markdown, plural, printable
 
 TAGS_SHOWN = 50
 CAVEAT = (
-    "Where tags are only partly known, a tag that nobody wrote down is unknown, not absent. A correct prediction of "
-    "such a tag counts as a mistake in measured numbers, so these are too low. Estimated numbers assume that which of "
-    "its tags an image was given is chance within each category."
+    "If tags are only partly known, an unlisted tag is unknown, not absent. A correct prediction of "
+    "such a tag counts as a mistake in measured numbers, so these are too low. Estimated numbers assume that the "
+    "known tags are a random sample within each category."
 )
 FRONT_MATTER = ["---", "library_name: fewtags", "pipeline_tag: image-classification"]
 FRONT_MATTER += ["tags: [image-classification, multi-label, partial-labels]", "---", ""]
@@ -28,7 +28,7 @@ def model_card(
     backbone: str,
     size: int,
 ) -> str:
-    """`training` is the record of settings, `data` and `quality` are what engine/card_facts.py writes down."""
+    """`training` is the record of settings, `data` and `quality` are what engine/card_facts.py records."""
     method = dict(training.get("method") or {})
     parts = [
         *FRONT_MATTER,
@@ -84,7 +84,7 @@ def data_lines(data: Mapping[str, Any]) -> Iterator[str]:
         yield "Not recorded."
         return
     if data.get("name"):
-        yield f"Data set: {markdown(str(data['name']))}."
+        yield f"Dataset: {markdown(str(data['name']))}."
         yield ""
     yield "| split | images | tags known present | tags known absent | labels unknown |"
     yield "|---|---:|---:|---:|---:|"

@@ -64,13 +64,13 @@ class SavedModel:
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         weights = {name: tensor.contiguous() for name, tensor in self.classifier.state_dict().items()}
-        with atomic_write(folder / WEIGHTS) as beside:
-            save_file(weights, beside)
-            checksum = file_checksum(beside)
+        with atomic_write(folder / WEIGHTS) as temporary:
+            save_file(weights, temporary)
+            checksum = file_checksum(temporary)
         thresholds = [round(float(threshold), 6) for threshold in self.thresholds]
         write_json(folder / LABELS, {"categories": self.categories, "thresholds": thresholds})
-        with atomic_write(folder / CARD) as beside:
-            beside.write_text(self._card(), encoding="utf-8")
+        with atomic_write(folder / CARD) as temporary:
+            temporary.write_text(self._card(), encoding="utf-8")
         write_json(folder / CONFIG, {**self._about(), "weights_sha256": checksum})  # last: it marks a model folder
 
     def _card(self) -> str:

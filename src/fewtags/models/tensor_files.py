@@ -33,7 +33,7 @@ def read_arrays(file: Path, *names: str) -> list[np.ndarray]:
     except FileNotFoundError:
         raise UserError(f"{file} does not exist.") from None
     except Exception as error:  # damaged bytes make zipfile and NumPy raise nearly anything
-        raise UserError(f"{file} is damaged ({first_line(error)}); remove it, or make it anew.") from error
+        raise UserError(f"{file} is damaged ({first_line(error)}); remove it, or create it again.") from error
 
 
 def first_line(error: Exception) -> str:

@@ -40,14 +40,14 @@ def unit_features(
     with suppress(OSError):  # a read-only folder can still be reviewed
         folder.mkdir(parents=True, exist_ok=True)
         about.unlink(missing_ok=True)
-        with atomic_write(numbers) as beside, beside.open("wb") as out:
+        with atomic_write(numbers) as temporary, temporary.open("wb") as out:
             np.save(out, features.numpy())
         write_json(about, {"key": key, "unreadable": unreadable, "checksum": file_crc(numbers)})
     return features, unreadable
 
 
 def _read(numbers: Path, about: Path, key: str) -> tuple[Tensor, dict[int, str]] | None:
-    """None where there are none of this key, or they are damaged."""
+    """None if there are none with this key, or they are damaged."""
     try:
         kept = json.loads(about.read_text(encoding="utf-8"))
         if kept["key"] != key or kept["checksum"] != file_crc(numbers):

@@ -1,11 +1,11 @@
-"""What decisions teach: a correction of the closed form's log-odds, one category at a time.
+"""Learns from decisions: a correction to the closed form's log-odds, one category at a time.
 
     log-odds of presence = those of the closed form on the given labels + w' x + b
 
-x are the strongest directions of an image's feature. w and b minimise the logistic loss of the decided labels, with a
-Gaussian prior that draws them to 0. A sample of the images that nobody decided about holds the rest in its place: each
-of them is expected to be present as often as the closed form says. The minimum is unique: it does not matter in which
-order decisions came or what was taken back. A few Newton steps find it.
+x are the leading directions of an image's feature. w and b minimise the logistic loss of the decided labels, with a
+Gaussian prior that shrinks them to 0. A sample of the undecided images keeps the rest in place: each
+of them is expected to be present with the closed form's probability. The minimum is unique: it does not depend on the
+order of decisions or on undos. A few Newton steps find it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fewtags.models.discriminant import Basis
 
 DIRECTIONS = 256  # of the features, those of most variance
 SAMPLE = 1500  # undecided images
-UNDECIDED = 0.2  # what each of them counts, where a decided one counts 1
+UNDECIDED = 0.2  # weight of each of them; a decided one has weight 1
 PRIOR = 0.25  # precision of the prior on w, times the mean squared length of a standardised feature
 PRIOR_OF_BIAS = 0.1
 _ROWS_AT_ONCE = 8192
@@ -29,7 +29,7 @@ _STEPS, _CLOSE = 30, 1e-6
 
 @dataclass(frozen=True)
 class Correction:
-    """Of the log-odds of one category."""
+    """A correction to the log-odds of one category."""
 
     weights: Tensor  # [K] w
     bias: Tensor  # [] b
@@ -39,10 +39,10 @@ class Correction:
 
 
 class Learner:
-    """Learns corrections from decisions about images, of which it keeps the strongest directions."""
+    """Learns corrections from decisions about images; keeps their leading directions."""
 
     def __init__(self, unit_features: Tensor, basis: Basis, seed: int = 0):
-        strongest = basis.vectors[:, -DIRECTIONS:]  # eigenvalues grow
+        strongest = basis.vectors[:, -DIRECTIONS:]  # ascending eigenvalues
         parts = unit_features.split(_ROWS_AT_ONCE)
         self.inputs = torch.cat([((part - basis.mean) / basis.scale) @ strongest for part in parts])  # [N, K]
         self.prior = PRIOR * float(torch.isfinite(basis.scale).sum())
@@ -54,8 +54,8 @@ class Learner:
     ) -> Correction:
         """From decisions that the tag is `present` [n] or not in the images `rows` [n].
 
-        Of all images: which are `undecided` [N], and the closed form's log-odds [N], where nothing was given those of a
-        presence that was not. A correction to `start` from saves steps; the result is the same.
+        For all images: which are `undecided` [N], and the closed form's log-odds [N], for unknown labels those of a
+        presence that was not labelled. A correction to `start` from saves steps; the result is the same.
         """
         held = self.sample[undecided[self.sample]]
         weight = UNDECIDED * float(undecided.sum()) / max(len(held), 1)
@@ -96,7 +96,7 @@ def fit_correction(
         decrease = float(step @ gradient) / 2  # expected
         length = 1.0
         while (after := loss(now - length * step)) > value + 1e-4 * abs(decrease) and length > 1e-3:
-            length /= 2  # Newton's step may be too long far from the minimum
+            length /= 2  # the Newton step may be too long far from the minimum
         now, value = now - length * step, after
         if decrease < _CLOSE:
             break

@@ -87,9 +87,9 @@ class Pictures:
         with suppress(OSError):  # if it cannot be saved, it is made again next time
             file.parent.mkdir(parents=True, exist_ok=True)
             # Two requests may make the same one: each writes its own file, and the last one wins.
-            beside = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
-            beside.write_bytes(content)
-            beside.replace(file)
+            temporary = file.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
+            temporary.write_bytes(content)
+            temporary.replace(file)
         return content
 
     # --- in the background ---

@@ -180,7 +180,7 @@ class ReviewSession:
         self.refresh()
 
     def _fit(self, named: Tensor | None) -> Discriminant:
-        """On the labels as they were given: which of them are known is chance, which ones people decide about is not,
+        """Fitted to the given labels: these are a random sample, reviewed ones are not,
         and the closed form needs the former."""
         rows = torch.from_numpy(np.flatnonzero(self.readable))
         features = self.features if self.readable.all() else self.features[rows]
@@ -279,7 +279,7 @@ class ReviewSession:
         return None if row is None or column is None else (row, column)
 
     def _learn(self, labels: Iterable[tuple[int, int]]) -> None:
-        """Bring these labels (row, column) to what the history says. Corrections follow when they are asked for."""
+        """Set these labels (row, column) to what the history says. Corrections are computed on demand."""
         for row, column in labels:
             category, history = self._categories[column], self._history[row, column]
             category.decided.pop(row, None)
@@ -303,7 +303,7 @@ class ReviewSession:
     # --- probabilities ---
 
     def chances(self, column: int) -> Chances:
-        """By all that is known now. Those of the categories looked at last are kept until a decision."""
+        """Chances from all that is known now. Those of the most recent categories are cached until a decision."""
         category = self._categories[column]
         stamp, found = self._chances.get(column, (-1, None))
         if found is None or stamp != category.stamp:
@@ -325,7 +325,7 @@ class ReviewSession:
         return self._odds[column]
 
     def correction(self, column: int) -> Correction | None:
-        """What the decisions about a category teach; None where there are none."""
+        """The correction learned from a category's decisions; None if there are none."""
         about = self._categories[column]
         if about.learned != about.stamp:
             rows = np.array(sorted(about.decided), dtype=np.int64)
@@ -546,7 +546,7 @@ class ReviewSession:
 
 
 def _keep_last(kept: OrderedDict[int, Any], column: int) -> None:
-    """Of the categories that were looked at, this one last."""
+    """The recently viewed categories, this one last."""
     kept.move_to_end(column)
     while len(kept) > _CATEGORIES_KEPT:
         kept.popitem(last=False)

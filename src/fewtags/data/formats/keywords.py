@@ -56,8 +56,8 @@ def detects_keywords(path: Path) -> bool:
         tagged = sum(bool(read_photo(path / image, "embedded").keywords) for image in photos)
     if photos and tagged >= ENOUGH * len(photos):
         return True
-    beside = spread([image for image in images if sidecars(path / image)], NUM_SAMPLED) if has_xmp(path) else []
-    tagged += sum(bool(read_photo(path / image, "sidecar").keywords) for image in beside)
+    with_sidecar = spread([image for image in images if sidecars(path / image)], NUM_SAMPLED) if has_xmp(path) else []
+    tagged += sum(bool(read_photo(path / image, "sidecar").keywords) for image in with_sidecar)
     return tagged > 0 and not has_tag_folders(path)
 
 

@@ -38,7 +38,7 @@ class Located:
         """The finding about a row without an image."""
         name = self.names[row]
         if row in self.outside:
-            message = f"'{name}' leads out of {self.root}; the row was left out (--allow-outside accepts it)"
+            message = f"'{name}' is outside {self.root}; the row was skipped (--allow-outside accepts it)"
             return Finding("image outside the folder", where, message)
         kind = unsupported_kind(name)
         if kind is not None and _exists(self.root / _forward(name)):
@@ -47,7 +47,7 @@ class Located:
 
 
 def missing_image(where: str, image: str, root: Path) -> Finding:
-    return Finding("missing image", where, f"there is no image '{image}' in {root}; the row was left out")
+    return Finding("missing image", where, f"there is no image '{image}' in {root}; the row was skipped")
 
 
 class ImageFolder:

@@ -249,7 +249,7 @@ def drop_unknown_categories(rows: list[Row], categories: set[str], findings: lis
 
 
 def unknown_category(where: str, tag: str, count: int) -> Finding:
-    message = f"'{tag}' is not among the {count} categories; it was left out"
+    message = f"'{tag}' is not one of the {count} categories; it was skipped"
     return Finding("unknown category", where, message)
 
 

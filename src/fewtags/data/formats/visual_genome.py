@@ -27,7 +27,7 @@ from fewtags.errors import DataError, UserError
 
 IMAGE_FOLDERS = ("VG_100K", "VG_100K_2", "images/VG_100K", "images/VG_100K_2", "images", "")
 LABELS_INDEX = "vg_category_*_labels_index.json"
-LISTS = {"train": "train_list_*.txt", "test": "test_list_*.txt"}  # as their authors call them
+LISTS = {"train": "train_list_*.txt", "test": "test_list_*.txt"}  # the authors' file names
 CHUNK = 1 << 22  # objects.json has 400 MB: it is read in chunks of this many characters
 
 
@@ -85,17 +85,18 @@ def read_visual_genome(path: Path, options: VisualGenomeOptions, images: Path | 
 
 
 def labels_index_of(path: Path) -> Path | None:
-    """The file itself, or the one in the folder: it goes before objects.json, as it is what people compare with."""
+    """The file itself, or the one in the folder: it takes precedence over objects.json, as it allows comparison with
+    the paper."""
     if not path.is_dir():
         return path if path.match(LABELS_INDEX) else None
     found = sorted(path.glob(LABELS_INDEX))
     if len(found) > 1:
-        raise UserError(f"{path} has {found[0].name} and {found[1].name}; name the file to read.")
+        raise UserError(f"{path} has {found[0].name} and {found[1].name}; pass the file to read.")
     return found[0] if found else None
 
 
 def read_labels_index(file: Path, options: VisualGenomeOptions, images: Path | None) -> Annotations:
-    """{"2328403.jpg": [3, 17], ...}: numbers of each image's categories. Rows are in the order of the lists, as its
+    """{"2328403.jpg": [3, 17], ...}: category numbers of each image. Rows are in the order of the lists, because the
     authors draw the labels that stay known in that order."""
     root, findings = images or file.parent, list[Finding]()
     numbers_of = read_category_numbers(file)
@@ -116,11 +117,11 @@ def read_labels_index(file: Path, options: VisualGenomeOptions, images: Path | N
             present = {names[number] for number in numbers_of[line] if number < len(names)}
             rows.append(Row(image, str(file), present, split=split, complete=True))
     if not rows:
-        raise DataError(f"None of the images that the lists name is in {root} or its VG_100K folders, or in {file}.")
+        raise DataError(f"None of the listed images is in {root} or its VG_100K folders, or in {file}.")
     order = (
-        "Rows are in the order of the lists, so that data.mask_seed=0 keeps the labels that its authors keep."
+        "Rows are in the order of the lists, so data.mask_seed=0 keeps the same labels as its authors."
         if not num_left_out
-        else f"{num_left_out:,} of the listed images are missing, so other labels stay known than its authors keep."
+        else f"{num_left_out:,} of the listed images are missing, so different labels stay known than in the paper."
     )
     annotations = label_rows(
         rows,
@@ -128,7 +129,7 @@ def read_labels_index(file: Path, options: VisualGenomeOptions, images: Path | N
         source=file,
         options=options.model_copy(update={"categories": names}),
         name=f"vg{len(names)}",
-        describe=lambda labels: f"Read {file} as Visual Genome: {counts(labels)}; what is not listed counts as absent.",
+        describe=lambda labels: f"Read {file} as Visual Genome: {counts(labels)}; unlisted objects count as absent.",
         findings=findings,
         categories=names,
         notes=[order],
@@ -145,14 +146,14 @@ def read_category_numbers(file: Path) -> dict[str, list[int]]:
 
 
 def numbered_categories(numbers_of: dict[str, list[int]], options: VisualGenomeOptions) -> list[str]:
-    """The first `num_categories`; their names are in no file that was published, unless somebody gives them."""
+    """The first `num_categories`; their names were not published, so they are numbers unless given."""
     highest = max((number for numbers in numbers_of.values() for number in numbers), default=-1)
     number = min(options.num_categories, highest + 1)
     names = options.category_list()
     if names is None:
         return [f"category {each}" for each in range(number)]
     if len(names) < number:
-        raise UserError(f"categories has {len(names)} names for {number} numbered categories; give all in order.")
+        raise UserError(f"categories has {len(names)} names for {number} numbered categories; pass all in order.")
     return names[:number]
 
 
@@ -163,7 +164,7 @@ def list_of(folder: Path, split: str, options: VisualGenomeOptions) -> Path:
     found = sorted(folder.glob(LISTS[split]))
     if len(found) != 1:
         what = "no" if not found else "several"
-        raise UserError(f"{folder} has {what} {LISTS[split]}; give the list with the option {split}_list.")
+        raise UserError(f"{folder} has {what} {LISTS[split]}; pass the list as the option {split}_list.")
     return found[0]
 
 

@@ -60,8 +60,8 @@ class LabelStudioWriter:
         file = self.options.file
         if not self.dry_run:
             file.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(file) as beside:
-                beside.write_text(json.dumps(self.tasks, indent=1, ensure_ascii=False), encoding="utf-8")
+            with atomic_write(file) as temporary:
+                temporary.write_text(json.dumps(self.tasks, indent=1, ensure_ascii=False), encoding="utf-8")
         done = "would be written" if self.dry_run else "written"
         missing = f"; {plural(self.unmatched, 'image')} in none of its tasks" if self.unmatched else ""
         return f"{plural(self.predicted, 'prediction')} {done} to {file}{missing}."

@@ -45,8 +45,8 @@ class SidecarWriter:
         if self.dry_run:
             self.say(f"{file}: {', '.join(wanted)}")
         else:
-            with atomic_write(file) as beside:
-                beside.write_text(new, encoding="utf-8")
+            with atomic_write(file) as temporary:
+                temporary.write_text(new, encoding="utf-8")
 
     def close(self) -> str:
         return self.tally.sentence("text file", self.dry_run)

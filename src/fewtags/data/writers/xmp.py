@@ -78,8 +78,8 @@ class XmpWriter:
         if self.dry_run:
             self.say(f"{file}: {merge}")
         else:
-            with atomic_write(file) as beside:
-                beside.write_bytes(merge.packet)
+            with atomic_write(file) as temporary:
+                temporary.write_bytes(merge.packet)
 
     def close(self) -> str:
         return self.tally.sentence("sidecar", self.dry_run)

@@ -289,7 +289,7 @@ class App {
     if (settings.get("move-on") === "1") this.moveOn();
   }
 
-  /** To the next stack that nobody decided about. */
+  /** To the next undecided stack. */
   moveOn() {
     if (this.place.get("mode") !== "tag") return;
     for (let place = this.grid.focused + 1; place < this.queue.length; place++) {
@@ -341,7 +341,7 @@ class App {
     for (const tag of tags) if (tag !== this.queue?.tag) this.refreshTag();
   }
 
-  /** Rank anew once, when several decisions came in a row. */
+  /** Re-rank once after several decisions in a row. */
   refreshSoon() {
     if (this.refreshing) {
       this.refreshAgain = true;

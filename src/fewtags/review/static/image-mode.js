@@ -152,7 +152,7 @@ export class ImageMode extends EventTarget {
     this.dispatchEvent(new CustomEvent("answer", { detail: { image: this.image, tag: this.current, label } }));
   }
 
-  /** Yes to the n-th suggestion; a second time takes it back to unsure. */
+  /** Yes to the n-th suggestion; a second press resets it to unsure. */
   toggleSuggestion(number) {
     const tag = this.suggestions[number - 1];
     if (!tag) return;

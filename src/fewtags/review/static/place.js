@@ -56,7 +56,7 @@ export class Place extends EventTarget {
     return FILTERS.filter((key) => this.values[key] !== DEFAULTS[key]).length;
   }
 
-  /** As the server wants to know it. */
+  /** As query parameters for the server. */
   view() {
     const { tag, queue, status, lowest, highest, text, reviewer, stacks } = this.values;
     return { tag, queue, status, lowest, highest, text, reviewer, stacks, together_with: this.values.with };

@@ -42,7 +42,7 @@ export class Queue extends EventTarget {
     if (first < end) await this.fetch(first, Math.min(end - first, 500));
   }
 
-  /** After decisions: everything behind what was seen is another order now. */
+  /** After decisions: everything after the seen stacks is in a new order. */
   async refresh() {
     this.generation++;
     for (const place of [...this.stacks.keys()]) if (place >= this.seen) this.stacks.delete(place);

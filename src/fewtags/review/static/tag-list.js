@@ -27,7 +27,7 @@ export class TagList extends EventTarget {
     this.buttons.get(summary.name)?.replaceChildren(...this.content(summary));
   }
 
-  /** Names in the order of the list. It stays as it is while counts change, so that nothing jumps. */
+  /** Names in the order of the list. It is stable while counts change, so that nothing jumps. */
   names() {
     const by = {
       next: (a, b) => b.next - a.next,
@@ -42,7 +42,7 @@ export class TagList extends EventTarget {
     return this.order.filter((name) => name.toLowerCase().includes(text));
   }
 
-  /** Where to go on from a tag: to the surest other one, or, in a list sorted in another way, to the one below. */
+  /** The next tag: the surest other one or, in a list sorted differently, the one below. */
   after(name) {
     const names = this.names();
     if (this.sort.value !== "next") return names[(names.indexOf(name) + 1) % names.length];
