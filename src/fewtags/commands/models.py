@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from fewtags.engine.cluster import active_cluster
 from fewtags.engine.onnx_tagger import ExportedTagger, is_exported
 from fewtags.engine.predictions import Prediction
 from fewtags.errors import UserError
@@ -73,6 +74,10 @@ class ExportedModel:
         runs_it = "openvino" if self.file.suffix == ".xml" else "onnxruntime"
         if how.runtime not in ("auto", runs_it):
             raise UserError(f"{self.file} is run by {runs_it}; --runtime {how.runtime} is for a run's folder.")
+        if active_cluster() is not None:
+            raise UserError(
+                f"--ray computes with the model of a run, and {self.file} is an exported one; leave it away."
+            )
         if how.device not in ("auto", "cpu"):
             raise UserError(f"An exported model runs on the CPU; --device {how.device} is for a run's folder.")
         return self.tagger.predict_files(files, how.batch_size, how.workers)

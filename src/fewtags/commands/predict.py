@@ -24,6 +24,7 @@ from fewtags.atomic import naming, write_json
 from fewtags.commands.models import How, open_model
 from fewtags.data.csv_cells import protected, unprotected
 from fewtags.data.image_files import Skipped, iter_images, no_images
+from fewtags.data.remote import remote_url
 from fewtags.data.writers import WRITERS, TagWriter, open_writer
 from fewtags.engine.predictions import NOT_A_NUMBER, Prediction, name_of
 from fewtags.errors import Interrupted, RunFailed, UserError
@@ -52,6 +53,8 @@ def write_predictions(
     """Tag images, streaming to a CSV or JSON lines file, or as CSV to standard output. Returns how many failed."""
     if out is not None and out.suffix not in (".csv", ".jsonl"):
         raise UserError(f"{out} should end in .csv or .jsonl.")
+    if writer is not None and (elsewhere := next(filter(remote_url, images), None)) is not None:
+        raise UserError(f"--write puts files beside images of this machine, and {remote_url(elsewhere)} is elsewhere.")
     skipped = Skipped()
     total = sum(1 for _ in iter_images(images, skipped))
     if not total:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fewtags.data.images import BadImage, open_resized
 from fewtags.data.prefetch import default_workers
-from fewtags.engine.predictions import Prediction, prediction_of
+from fewtags.engine.predictions import Prediction, name_of, prediction_of
 from fewtags.errors import MissingExtra, UserError
 
 METADATA = "fewtags"  # key of the model's metadata, which holds everything about it as JSON
@@ -72,9 +72,9 @@ class ExportedTagger:
         rows = iter(self.probabilities(np.stack(pixels)) if pixels else [])
         for file, content in opened:
             if isinstance(content, str):
-                yield Prediction(str(file), None, content)
+                yield Prediction(name_of(file, 0), None, content)
             else:
-                yield prediction_of(str(file), next(rows), "")
+                yield prediction_of(name_of(file, 0), next(rows), "")
 
 
 def _open_onnx(file: Path) -> tuple[Any, str]:
