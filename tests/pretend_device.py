@@ -99,9 +99,9 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     found = func(*plain_args, **plain_kwargs)
     if func is aten._to_copy.default and any_away != away:
         found = found.clone() if found is plain_args[0] else found
-    # As torch does it: in inference mode what is new is an inference tensor, and a view is what it is a view of.
-    view_of_usual = func.is_view and isinstance(args[0], Tensor) and not args[0].is_inference()
-    with torch.inference_mode(torch.is_inference_mode_enabled() and not view_of_usual):
+    # As torch does it: what is new is an inference tensor in inference mode, and a view is what it is a view of.
+    view = func.is_view and isinstance(args[0], Tensor)
+    with torch.inference_mode(args[0].is_inference() if view else torch.is_inference_mode_enabled()):
         found = tree_map(lambda value: Away(value) if away and isinstance(value, Tensor) else value, found)
     return return_and_correct_aliasing(func, args, kwargs, found) if any_away and away else found
 
