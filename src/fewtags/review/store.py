@@ -135,7 +135,7 @@ class DecisionStore:
 
     def _unusable(self, why: str) -> UserError:
         return UserError(
-            f"{self.file} cannot be used as a file of decisions: {why}. Put back a copy of it, or save what "
+            f"{self.file} cannot be used as a file of decisions: {' '.join(why.split())}. Put back a copy of it, or save what "
             f"can be saved with: sqlite3 {self.file} .recover"
         )
 
@@ -160,7 +160,7 @@ class DecisionStore:
             raise UserError(f"{self.file} has schema {self._schema()}; this version of fewtags reads {SCHEMA}.")
         found = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]  # 0.1 s for a million rows
         if found != "ok":
-            raise self._unusable(" ".join(str(found).split()))
+            raise self._unusable(str(found))
         self._connection.execute(
             "SELECT " + ", ".join(field.name for field in fields(Decision)) + " FROM decisions LIMIT 1"
         )
