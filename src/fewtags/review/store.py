@@ -134,8 +134,9 @@ class DecisionStore:
             raise self._unusable(str(error)) from error
 
     def _unusable(self, why: str) -> UserError:
+        why = " ".join(why.split())
         return UserError(
-            f"{self.file} cannot be used as a file of decisions: {' '.join(why.split())}. Put back a copy of it, or save what "
+            f"{self.file} cannot be used as a file of decisions: {why}. Put back a copy of it, or save what "
             f"can be saved with: sqlite3 {self.file} .recover"
         )
 
