@@ -197,6 +197,13 @@ def train(
     aliases: Aliases = None,
     min_images: MinImages = None,
     allow_outside: AllowOutside = False,
+    categories: Annotated[
+        str | None,
+        typer.Option(
+            help="Categories to look for, comma-separated, or a text file with one per line. The images then need no "
+            "tags: names that the backbone's classifier knows are enough to start."
+        ),
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -232,7 +239,8 @@ def train(
 ) -> None:
     """Train a tagger. Unknown tags are handled by the chosen method, never silently treated as absent.
 
-    `fewtags train photos/ --tags tags.csv` is enough to start. Any setting can be given as `group.name=value`:
+    `fewtags train photos/ --tags tags.csv` is enough to start; `fewtags train photos/ --categories dog,sea` needs no
+    tags at all, as far as the backbone knows the names. Any setting can be given as `group.name=value`:
     `fewtags train voc.yaml method=asl method.gamma_neg=2 train.lr=1e-4`. Ctrl-C saves; `--resume RUN`
     continues exactly there. After `fewtags review RUN`, `fewtags train --reviewed RUN` retrains with the decisions;
     `fewtags compare` shows what they were worth.
@@ -243,7 +251,7 @@ def train(
     how = {"quiet": quiet, "tensorboard": tensorboard}
     shortcuts = {
         "data.tags": tags, "data.format": None if format == "auto" else format,
-        "data.options": _reader_options(option, aliases, min_images, allow_outside),
+        "data.options": _reader_options(option, aliases, min_images, allow_outside) | _category_list(categories),
         "data.known": known, "method.name": method, "method.profile": profile, "model.backbone": backbone,
         "model.weights": weights, "train.epochs": epochs, "train.device": device, "seed": seed,
     }  # fmt: skip
@@ -698,6 +706,14 @@ def _reader_options(
     options |= {"aliases": str(aliases)} if aliases is not None else {}
     options |= {"allow_outside": True} if allow_outside else {}
     return options | ({"min_images": min_images} if min_images is not None else {})
+
+
+def _category_list(given: str | None) -> dict[str, Any]:
+    """`dog,sea` or the name of a text file as the reader's option."""
+    if given is None:
+        return {}
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    return {"categories": given if len(names) == 1 and Path(given).is_file() else names}
 
 
 def _as_list(pair: str, value: str) -> Any:

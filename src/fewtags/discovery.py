@@ -29,6 +29,7 @@ from fewtags.engine.model_outputs import ModelOutputs, model_outputs
 from fewtags.engine.quality import estimated_proportion
 from fewtags.engine.record import load_run_config, load_run_data
 from fewtags.engine.run_folder import RunFolder
+from fewtags.errors import UserError
 from fewtags.estimates import TINY, rank_edges
 from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.saved import SavedModel, load_model
@@ -252,6 +253,11 @@ def open_run(
     """
     saved, config = load_model(folder), load_run_config(folder)
     annotations, truth = images_with_unknown_tags(load_run_data(folder, moved_to) if data is None else data)
+    if not (annotations.labels == PRESENT).any():
+        raise UserError(
+            f"{folder} was made without a single tag, so every tag is missing; `fewtags predict` lists what the names "
+            "find, and `fewtags review` asks about it."
+        )
     place = RunFolder(folder).outputs
     outputs = model_outputs(saved, annotations, place, config=config, device=device, quiet=quiet)
     judge = LeftOut.of(outputs, annotations.labels, estimated_proportion(RunFolder(folder)))

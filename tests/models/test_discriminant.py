@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from fewtags.data.partial_labels import single_positive
 from fewtags.errors import DataError, UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.metrics import mean_average_precision
@@ -432,3 +433,27 @@ def test_nothing_known_and_impossible_proportions_are_said():
         fitted(features, labels, known_proportion=1.5)
     with pytest.raises(DataError, match="finite"):
         DiscriminantSums.of(torch.full((3, 12), torch.nan), labels[:3])
+
+
+def test_where_each_image_has_one_known_tag_the_known_proportion_is_not_that_of_the_highest_scores():
+    features, truth, _ = some_images(num_images=1500, num_categories=6, dim=40, strength=1.0)
+    shown = truth.any(1)
+    features, truth = features[shown], truth[shown]
+    labels = torch.from_numpy(single_positive(truth.numpy(), 0))
+    model = fitted(features, labels)
+    share = float((labels == PRESENT).sum() / truth.sum())
+    assert float(model.known_proportion.mean()) == pytest.approx(share, abs=0.12)
+    expected, present = model.probabilities(features).sum(), truth.sum()
+    assert float(expected / present) == pytest.approx(1, abs=0.25)
+
+
+def test_the_spread_of_names_over_a_few_images_is_drawn_to_the_usual_one():
+    features, _, labels, names = with_names(3.0, num_images=20)
+    names[:, 1] = names[:, 1].mean() + 0.01 * names[:, 1]  # nothing to see in any of them
+    model = fitted(features, labels, names=names)
+    assert float(model.name_factor[1]) < 2 * float(model.name_factor.median())
+
+
+def test_the_penalty_does_not_depend_on_names():
+    features, _, labels, names = with_names(3.0, num_images=200)
+    assert fitted(features, labels, names=names).penalty == fitted(features, labels).penalty

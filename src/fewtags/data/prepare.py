@@ -33,7 +33,8 @@ class DataConfig(Settings):
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the reader, such as `data.options.zero=absent` for one-hot files."""
     known: float | Literal["single"] | None = None
-    """For experiments on complete labels: the share of positives that stay known, or "single" for one an image."""
+    """For experiments on complete labels: the share of positives that stay known, or "single" for one an image. With 0
+    there is only the names of the categories to go by."""
     mask_seed: int = 0
     """Which positives stay known; 0 is the paper's draw."""
     decisions: str | None = None
@@ -83,9 +84,14 @@ def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> R
         held_out[known] = stratified_split(observed.labels[known], share, seed)
         val = train.take(held_out)  # with the labels it came with: complete ones stay complete
         observed, truth = observed.take(~held_out), truth[~held_out] if truth is not None else None
-        sentences.append(f"{plural(len(val), 'training image')} held out for validation.")
-    if not (observed.labels == PRESENT).any():
-        raise DataError(f"No image of {annotations.name} is known to have any tag, so there is nothing to learn from.")
+        if len(val):
+            sentences.append(f"{plural(len(val), 'training image')} held out for validation.")
+    # Categories that somebody named may be learned from their names; whether those are known is up to the model.
+    if not (observed.labels == PRESENT).any() and not (config.known == 0 or config.options.get("categories")):
+        raise DataError(
+            f"No image of {annotations.name} is known to have any tag, so there is nothing to learn from; without "
+            "tags, name the categories to look for (--categories dog,sea)."
+        )
     # Decisions come after the split, so that the same images are held out with them and without, and only in training
     # images: held-out labels must be a random sample, and reviewed labels are not.
     given, labels = None, decided_labels(config)
@@ -116,7 +122,9 @@ def observe(train: Annotations, config: DataConfig) -> tuple[Annotations, np.nda
             f"{train.unknown_share:.0%} of these labels are already unknown; remove data.known."
         )
     truth = train.labels
-    if config.known == "single":
+    if config.known == 0:
+        labels = np.zeros_like(truth)
+    elif config.known == "single":
         labels = single_positive(truth == PRESENT, config.mask_seed)
     else:
         labels = hide_labels(truth == PRESENT, config.known, config.mask_seed)
@@ -132,7 +140,7 @@ def describe_labels(train: Annotations) -> str:
         f"{plural(known, 'tag')} known "
         f"({known / len(train):.2f} per image), {absent:,} known absent, {train.unknown_share:.1%} of labels unknown."
     )
-    if not without:
+    if not without or not known:
         return text
     return f"{text} {plural(without, 'category has', 'categories have')} no known positives and cannot be learned."
 

@@ -16,7 +16,7 @@ from fewtags.data.prepare import RunData
 from fewtags.engine.left_out import LeftOut
 from fewtags.engine.model_outputs import model_outputs
 from fewtags.engine.predictions import prediction_bins
-from fewtags.engine.run import Run
+from fewtags.engine.run import Run, has_labels
 from fewtags.engine.run_folder import RunFolder
 from fewtags.estimates import Curves, Estimates, estimate_quality, fit_curves
 from fewtags.labels import PRESENT
@@ -27,10 +27,10 @@ CATEGORY_QUALITY = ("ap", "precision", "recall")
 
 
 def estimate_run(run: Run, saved: SavedModel) -> dict[str, Any] | None:
-    """The estimates for result.json; None if there are complete labels, or if it would take another pass over the
-    images with several processes."""
+    """The estimates for result.json; None if there are complete labels or none at all, or if it would take another pass
+    over the images with several processes."""
     parts = (run.data.train, run.data.val, run.data.test)
-    if any(part is not None and part.complete for part in parts):
+    if any(part is not None and part.complete for part in parts) or not has_labels(run.data):
         return None
     reviewed = run.data.given is not None  # reviewed labels are not a random sample; given ones are
     judged_by_itself = run.left_out is not None and not run.learner.objective.trains and not reviewed

@@ -26,13 +26,15 @@ from fewtags.engine.feature_cache import cached_batches, keeps_averages, keeps_f
 from fewtags.engine.predictions import Predictions
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
-from fewtags.errors import UserError
+from fewtags.errors import DataError, UserError
 from fewtags.estimates import ScoreBins
+from fewtags.labels import PRESENT
 from fewtags.methods import objective_class
 from fewtags.methods.base import Learner
 from fewtags.metrics import Scores
 from fewtags.models.build import build_classifier, make_problem
 from fewtags.models.classifier import Classifier
+from fewtags.models.heads import Head
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ class Run:
 
     @property
     def num_epochs(self) -> int:
-        return self.config.train.epochs if self.learner.objective.trains else 0
+        """0 where nothing is trained: by the method, or for lack of a single known tag."""
+        return self.config.train.epochs if self.learner.objective.trains and has_labels(self.data) else 0
 
     def progress(self, step: int | None = None) -> Progress:
         step = self.step if step is None else step
@@ -106,6 +109,8 @@ def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.devi
         config.head_name, config.words, data.train.categories, data.train.labels, data.train.name, config.seed
     )
     learner = build_learner(config, problem).to(device)
+    if learner.model.head.needs_labels and not has_labels(data):
+        raise DataError(nothing_known(config, data, learner.model.head))
     if config.train.channels_last and device.type != "mps":
         learner.to(memory_format=torch.channels_last)
     learner.model.takes_maps = keeps_features(
@@ -130,6 +135,20 @@ def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.devi
         ema=ModelEmaV3(learner.model, decay=config.train.ema) if config.train.ema else None,
         train_batches=make_batches(config, learner, data.train, device, training=True, log=log),
         log=log,
+    )
+
+
+def has_labels(data: RunData) -> bool:
+    return bool((data.train.labels == PRESENT).any())
+
+
+def nothing_known(config: RunConfig, data: RunData, head: Head) -> str:
+    if not head.uses_names:
+        return f"No tag is known, and method '{config.method_name}' learns from tags alone; tag some images."
+    names = ", ".join(data.train.categories[:4])
+    return (
+        f"No tag is known, and the classifier of the backbone {config.model.backbone} knows none of the names "
+        f"({names}); tag some images, or say what the names mean (docs/explanation/names.md)."
     )
 
 

@@ -86,6 +86,10 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         self.categories = problem.categories
 
     @property
+    def needs_labels(self) -> bool:
+        return self.names is None
+
+    @property
     def thresholds(self) -> Tensor | None:
         """[C] chosen by expected F1 at the start; None where training moves the probabilities afterwards."""
         return self.discriminant.thresholds if self.residual is None else None
@@ -153,7 +157,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         sentences = [
             f"Closed form from {int(statistics.count):,} images: {about}",
             *self._about_names(choice.name_weight if (labels == PRESENT).any() else None),
-            *([about_round(how)] if self.config.refine else []),
+            *([about_round(how)] if self.config.refine and (labels == PRESENT).any() else []),
             *self._about_few_images(int(statistics.count), labels),
         ]
         return Start("\n".join(sentences), model.known_proportion.clone(), model.left_out(images, weights))

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,14 +34,17 @@ from fewtags.errors import DataError, UserError
 from fewtags.estimates import ScoreBins
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.models.curves import (
+    ONE_TAG_PROPORTIONS,
     USUAL_SLOPE,
     Bins,
     Shared,
     bent,
     f1_thresholds,
     fit_curves,
+    has_one_tag_each,
     intercepts_for,
     known_absences,
+    one_tag_likelihood,
     shared_curve,
     soften,
 )
@@ -59,6 +62,9 @@ _SINCE_NAMES = (  # buffers that older models lack
     "bend", "name_weight", "name_mean", "name_factor", "absent_count", "absent_total", "push", "signal", "first_count",
     "first_weights", "first_slope", "first_intercept",
 )  # fmt: skip
+_ONE_TAG_IMAGES = 4000
+NAME_IMAGES = 30.0  # spreads of name scores count as if seen in this many images of the usual spread
+THINGS_IN_A_PICTURE = 2.5  # tags that apply per tag that a classifier sees, which is trained to see one thing
 _CATEGORIES_FOR_CURVE = 256  # enough to estimate what all share
 
 
@@ -316,8 +322,11 @@ class Discriminant(nn.Module):
         self.name_factor.zero_()
         if names is None:
             return None, None, None
-        deviation = names.std(0, correction=0)
-        named = (deviation > 1e-6) & (torch.ones_like(deviation, dtype=torch.bool) if named is None else named.cpu())
+        variance = names.var(0, correction=0)
+        named = (variance > 1e-12) & (torch.ones_like(variance, dtype=torch.bool) if named is None else named.cpu())
+        # A category that none of a few images shows would have a small spread, and every later image be far above it.
+        usual = variance[named].mean() if named.any() else torch.ones(())
+        deviation = ((len(names) * variance + NAME_IMAGES * usual) / (len(names) + NAME_IMAGES)).sqrt()
         self.name_mean.copy_(names.mean(0))
         self.name_factor.copy_(torch.where(named, 1 / deviation.clamp(min=1e-6), 0.0))
         return self.standard_names(names.to(self.name_mean)).cpu(), named, names.exp().mean(0)
@@ -557,7 +566,10 @@ class Discriminant(nn.Module):
         self.name_weight.copy_(choice.name_weight * (self.name_factor > 0))
         sample = _CurveSample(self, images, weights)
         few = _joined([sample.scores(some).bins(choice.name_weight) for some in sample.some_groups()])
-        shared = shared_curve(few, None if given is None else float(given.mean()))
+        proportion = None if given is None else float(given.mean())
+        if given is None and few.score.shape[1] == images.labels.shape[1] and has_one_tag_each(images.labels):
+            proportion = self._one_tag_proportion(images, weights, few)
+        shared = shared_curve(few, proportion)
         self.bend.fill_(shared.bend)
         self.known_proportion.copy_(torch.as_tensor(shared.known_proportion) if given is None else given)
         common = fit_curves(few.together(), shared)[:2] if one_curve else None
@@ -573,6 +585,25 @@ class Discriminant(nn.Module):
             chance = bent(self.slope[some].cpu() * bins.score + self.intercept[some].cpu(), shared.bend).sigmoid()
             self.thresholds[some] = f1_thresholds(chance, bins.count).to(self.slope)
 
+    def _one_tag_proportion(self, images: Images, weights: Tensor, bins: Bins) -> float:
+        """Share of the present tags that are known where each image has a single one: the posterior mean.
+
+        Images that show one thing only are then known completely, so that at the highest scores hardly a tag seems to
+        be missing, and the likelihood that `shared_curve` goes by has the proportion far too high.
+        """
+        some = torch.randperm(len(images.labels), generator=torch.Generator().manual_seed(0))[:_ONE_TAG_IMAGES]
+        names = None if images.names is None else images.names[some]
+        sample = replace(images, rotated=images.rotated[some], labels=images.labels[some], names=names)
+        scores = self._left_out_scores(sample, weights[some], slice(None)).double()
+        values = []
+        for proportion in ONE_TAG_PROPORTIONS:
+            shared = shared_curve(bins, proportion)
+            slope, intercept = fit_curves(bins, shared)[:2]
+            values.append(one_tag_likelihood(bent(slope * scores + intercept, shared.bend).sigmoid(), sample.labels))
+        proportions = torch.tensor(ONE_TAG_PROPORTIONS, dtype=torch.float64)
+        chance = torch.tensor(values, dtype=torch.float64).softmax(0) * torch.gradient(proportions)[0]
+        return float((chance * proportions).sum() / chance.sum())
+
     def _curves_of_names(self, images: Images, scores: _CurveScores, categories: slice, shared: Shared) -> None:
         """Categories of which only the name is known: as many presences are expected as the backbone's classifier sees.
 
@@ -582,13 +613,13 @@ class Discriminant(nn.Module):
             return
         known = (images.labels == PRESENT).sum(0)
         named, both = self.name_factor.cpu() > 0, (known > 0) & (self.name_factor.cpu() > 0)
-        factor = 1.0
+        factor = THINGS_IN_A_PICTURE
         if both.any():
             presences = (known / self.known_proportion.cpu())[both].sum() / len(images.labels)
             factor = float((presences / images.shares[both].sum()).clamp(0.1, 10))
         only = named[categories] & (known[categories] == 0)
         if only.any():
-            share = (factor * images.shares[categories]).clamp(0.5 / len(images.labels), 0.5)
+            share = (factor * images.shares[categories]).clamp(1e-3, 0.5)
             intercept = intercepts_for(scores.bins(1.0), USUAL_SLOPE, shared.bend, share)
             for buffer, value in ((self.name_weight, 1.0), (self.slope, USUAL_SLOPE), (self.intercept, intercept)):
                 buffer[categories] = torch.where(only, torch.as_tensor(value).float(), buffer[categories].cpu()).to(

@@ -51,6 +51,11 @@ class Head(nn.Module, Generic[C]):
         self.in_channels, self.num_categories = in_channels, num_categories
 
     @property
+    def needs_labels(self) -> bool:
+        """Is there nothing to learn where not a single tag is known?"""
+        return True
+
+    @property
     def thresholds(self) -> Tensor | None:
         """[C] if its start chose them by leave-one-out and nothing is trained afterwards."""
         return None

@@ -1,10 +1,10 @@
 """One round of self-labelling for the closed form, if held-out labels show that it helps.
 
 Every unknown label counts as a positive by its probability times a weight, and the form is fitted again. How much
-they count, with which penalties, and what names then still have to say is different from one set of images to the next
-(thousands of small probabilities can outweigh a rare category's few known positives), so it is chosen by what is known:
-a fold of the known positives is hidden, the round is made without them, and it is measured where they rank. Leaving out
-one at a time would not do, as the soft labels of the others would have seen it.
+they count, and with which penalty, is different from one set of images to the next (thousands of small probabilities
+can outweigh a rare category's few known positives), so it is chosen by what is known: a fold of the known positives is
+hidden, the round is made without them, and it is measured where they rank. Leaving out one at a time would not do, as
+the soft labels of the others would have seen it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ SHARPER = 3.0  # labels are guessed with a penalty smaller by this factor: more 
 SOFT_WEIGHTS = (0.03, 0.1, 0.3, 1.0)
 PENALTY_FACTORS = (0.1, 0.3, 1.0)  # of the second fit, which has more to go by
 LEAST_PENALTY = 0.3
-NAME_SHARES = (1.0, 0.5, 0.2)  # of the names' weight: the guessed labels have it in them already
 FOLDS = 8  # parts of the known positives that are hidden in turn
 POWER = 0.15  # mean average precision, which is aimed at, looks at the first ranks more than at the last
 CONVINCING = 2.0  # log likelihood by which a round must be better than none
@@ -39,7 +38,6 @@ class Round:
 
     soft_weight: float
     penalty: float
-    name_share: float
 
 
 def refine(
@@ -68,7 +66,7 @@ def refine(
         return None, known
     soft = model.soft_labels(images, known)
     weights = torch.where(images.labels == PRESENT, 1.0, best.soft_weight * soft)
-    second = Choice(best.penalty, choice.name_weight * best.name_share)
+    second = Choice(best.penalty, choice.name_weight)
     again = statistics.relabelled(images.features, weights)
     model.refit(images, weights, again, second, proportion, one_curve=one_curve)
     return best, weights
@@ -77,6 +75,8 @@ def refine(
 def _best_round(model: Discriminant, images: Images, choice: Choice) -> Round | None:
     """The best way to refit on labels guessed by `model`; None where none is convincing."""
     columns = (images.labels == PRESENT).sum(0).nonzero()[:, 0]
+    if not len(columns):
+        return None
     columns = columns[:: max(-(-len(columns) // _CATEGORIES), 1)]
     generator = torch.Generator().manual_seed(0)
     fold = torch.randint(FOLDS, (len(images.labels), len(columns)), generator=generator)
@@ -136,13 +136,9 @@ class _Trial:
     def all_rounds(self, choice: Choice) -> Iterator[tuple[Round | None, Tensor]]:
         """Every way to refit, with none first, and the hidden positives' logarithmic ranks [P]."""
         yield None, self._log_ranks(0.0, choice.penalty, choice.name_weight)
-        shares = NAME_SHARES if choice.name_weight else (1.0,)
         penalties = sorted({max(choice.penalty * factor, LEAST_PENALTY) for factor in PENALTY_FACTORS})
         for weight, penalty in product(SOFT_WEIGHTS, penalties):
-            score, others = self._scores(weight, penalty)
-            for share in shares:
-                how = Round(weight, penalty, share)
-                yield how, self._ranks(score, others, choice.name_weight * share)
+            yield Round(weight, penalty), self._log_ranks(weight, penalty, choice.name_weight)
 
     def _log_ranks(self, soft_weight: float, penalty: float, name_weight: float) -> Tensor:
         return self._ranks(*self._scores(soft_weight, penalty), name_weight)

@@ -33,6 +33,7 @@ from fewtags.data.formats.open_images import OpenImagesOptions, detects_open_ima
 from fewtags.data.formats.options import LabelFileOptions, ReadOptions, read_lines
 from fewtags.data.formats.sidecar import SidecarOptions, detects_sidecar, read_sidecar
 from fewtags.data.formats.tables import table_files
+from fewtags.data.formats.untagged import detects_untagged, read_untagged
 from fewtags.data.formats.visual_genome import VisualGenomeOptions, detects_visual_genome, read_visual_genome
 from fewtags.data.formats.voc import VocOptions, detects_voc, read_voc
 from fewtags.data.remote import local_copy, remote_url
@@ -79,6 +80,7 @@ FORMATS = {
             rank=EMBEDDED,
         ),
         Format("folders", "one folder of images per tag", detects_folders, read_folders, rank=GUESS),
+        Format("untagged", "images without tags, and the categories to look for", detects_untagged, read_untagged),
     )
 }
 
@@ -155,6 +157,8 @@ def choose_format(path: Path, name: str, options: Mapping[str, Any] | None = Non
             raise UserError(f"There is no data format '{name}'; {did_you_mean(name, ['auto', *formats])}")
         return formats[name]
     for rank in sorted({format.rank for format in formats.values()}):
+        if rank == GUESS and (options or {}).get("categories") and path.is_dir():
+            return formats["untagged"]  # folder names are no tags where somebody says what to look for
         matches = [format for format in formats.values() if format.rank == rank and format.detects(path)]
         if matches and (options or {}).keys() & {"tag_column"} and table_files(path):
             matches = [format for format in matches if "tag_column" in format.options.model_fields]

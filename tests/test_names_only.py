@@ -1,0 +1,102 @@
+"""A tagger without a single label: the names of the categories are all that is known."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from conftest import Cli
+from fewtags.data.formats import read_annotations
+from fewtags.errors import UserError
+
+BACKBONE = ("--backbone", "test_resnet", "input.size=32", "train.device=cpu")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    for number in range(24):
+        place = folder / ("2019" if number % 2 else "2020") / f"{number:02d}.png"
+        place.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (32, 32), (10 * number, 255 - 10 * number, 7 * number)).save(place)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory):
+    """A backbone with ImageNet's classifier; what it sees is of no matter."""
+    torch.manual_seed(0)
+    file = tmp_path_factory.mktemp("weights") / "w.safetensors"
+    save_file(timm.create_model("test_resnet", pretrained=False).state_dict(), file)
+    return file
+
+
+def test_folders_are_no_tags_where_categories_are_given(photos):
+    read = read_annotations(photos, categories=["dog", "sea"])
+    assert read.categories == ["dog", "sea"]
+    assert len(read) == 24
+    assert not read.labels.any()
+    assert read_annotations(photos).categories == ["2019", "2020"]
+    with pytest.raises(UserError, match="--categories"):
+        read_annotations(photos, format="untagged")
+
+
+def test_tags_that_are_there_are_read_whatever_is_looked_for(photos, tmp_path):
+    table = tmp_path / "tags.csv"
+    table.write_text("image,tags\n2019/01.png,dog\n2020/02.png,cat\n")
+    read = read_annotations(photos, tags=table, categories=["dog", "boat"])
+    assert read.categories == ["dog", "boat"]
+    assert (read.labels == 1).sum(0).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("method", ["instant", "caldnr"])
+def test_photos_without_tags_are_trained_on_predicted_and_looked_through(cli: Cli, photos, weights, tmp_path, method):
+    run = tmp_path / "run"
+    names = ("--categories", "dog,sea,boat", "--weights", weights, *BACKBONE)
+    answer = cli("train", photos, *names, "--method", method, "--out", run)
+    assert answer.code == 0, answer.err
+    assert "tags come from their names alone" in answer.err
+    assert "These could not be checked" in answer.err
+    assert answer.out.splitlines() == [str(run)]  # nothing to estimate from
+    assert "dog: 118 classes" in answer.err
+    assert "no training," in answer.err
+    assert "24 images are few" in answer.err
+    answer = cli("predict", run, photos, "--all-scores")
+    rows = list(csv.DictReader(io.StringIO(answer.out)))
+    assert len(rows) == 24
+    assert len({row["dog"] for row in rows}) > 5
+    answer = cli("discover", run)
+    assert answer.code == 2
+    assert "`fewtags review` asks about it" in answer.err
+
+
+def test_a_method_that_learns_from_tags_alone_says_so(cli: Cli, photos, weights, tmp_path):
+    answer = cli(
+        "train",
+        photos,
+        "--categories",
+        "dog",
+        "--weights",
+        weights,
+        *BACKBONE,
+        "--method",
+        "an",
+        "--out",
+        tmp_path / "r",
+    )
+    assert answer.code == 3
+    assert "'an' learns from tags alone" in answer.err
+
+
+def test_names_that_nobody_knows_are_said(cli: Cli, photos, weights, tmp_path):
+    answer = cli("train", photos, "--categories", "xqzzy", "--weights", weights, *BACKBONE, "--out", tmp_path / "r")
+    assert answer.code == 3
+    assert "knows none of the names (xqzzy)" in answer.err
+    answer = cli("train", photos, "--categories", "dog", *BACKBONE, "model.pretrained=false", "--out", tmp_path / "r")
+    assert answer.code == 3
