@@ -29,7 +29,7 @@ from fewtags.errors import DataError, UserError
 # some start other programs (EPS runs Ghostscript). HEIF is available if pillow-heif is installed.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000", "HEIF")
 DECODER = 2  # increased when an image file decodes to different pixels: caches are then recomputed
-OVERSAMPLING = 2  # with 2, scaling changes the 224 px result by 0.2 grey levels on average, and costs no mAP
+OVERSAMPLING = 2  # with 2, scaling changes the 224 px result by 0.2 grey levels on average
 STRIP_PIXELS = 2**20  # converted per strip of this size, so only the file's own pixels are in memory
 LARGE_PIXELS = 2**25  # larger pictures are decoded one at a time, however many threads read
 ORIENTATION = 0x0112  # the EXIF tag, and the transpose that undoes each value
