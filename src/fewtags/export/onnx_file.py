@@ -47,8 +47,8 @@ class Check:
 
     def __str__(self) -> str:
         return (
-            f"Compared with torch on {plural(self.num_images, 'image')}: largest difference of a probability {self.largest:.2g}, "
-            f"mean {self.mean:.2g}; {self.same_tags:.2%} of the tags agree."
+            f"Compared with torch on {plural(self.num_images, 'image')}: largest difference of a probability "
+            f"{self.largest:.2g}, mean {self.mean:.2g}; {self.same_tags:.2%} of the tags agree."
         )
 
 
