@@ -29,6 +29,7 @@ from fewtags.data.images import BadImage, open_resized
 from fewtags.engine.onnx_tagger import METADATA, ExportedTagger
 from fewtags.errors import MissingExtra, RunFailed, UserError
 from fewtags.models.saved import SavedModel, without_paths
+from fewtags.wording import plural
 
 TOLERANCE = 1e-4  # of probabilities; float32 kernels of two libraries differ by about 1e-6
 INT8_IMAGES = 128  # calibration images for the activation ranges
@@ -46,8 +47,8 @@ class Check:
 
     def __str__(self) -> str:
         return (
-            f"Compared with torch on {self.num_images} images: largest difference of a probability {self.largest:.2g}, "
-            f"mean {self.mean:.2g}; {self.same_tags:.2%} of the tags agree."
+            f"Compared with torch on {plural(self.num_images, 'image')}: largest difference of a probability "
+            f"{self.largest:.2g}, mean {self.mean:.2g}; {self.same_tags:.2%} of the tags agree."
         )
 
 
