@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/growth.py [--out results/growth]
 
-For N images and C tags, each in a process of its own (two threads, D = 512 features of an image, five known tags an
-image, seed 0):
+For N images and C tags, each in a process of its own (one thread, D = 512 features of an image, five known tags an
+image, seed 0), in seconds of CPU time, which other work on the machine changes little:
 
     start-up   from a tags.csv of N rows to what a run trains on, and a look at every image file's size and time
     instant    one fit of the closed form, features given
@@ -20,8 +20,6 @@ import csv
 import json
 import os
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -30,7 +28,7 @@ IMAGES = (1_000, 10_000, 100_000)
 CATEGORIES = (20, 80, 1_000, 10_000)
 DIM = 512
 KNOWN = 5  # tags of an image
-COLUMNS = ("work", "images", "categories", "seconds", "peak_gb", "outcome")
+COLUMNS = ("work", "images", "categories", "cpu_seconds", "peak_gb", "outcome")
 MEMORY = 9e9  # bytes that one case may take
 
 
@@ -59,10 +57,10 @@ def start_up(num_images: int, num_categories: int) -> tuple[float, float]:
         tags = (";".join(f"tag {c}" for c in tags_of(number, num_categories)) for number in range(num_images))
         rows = (f"{number:06d}.png,{each}" for number, each in enumerate(tags))
         (root / "tags.csv").write_text("image,tags\n" + "\n".join(rows) + "\n")
-        before, started = peak(), time.perf_counter()
+        before, started = peak(), time.process_time()
         data = prepare_data(DataConfig(source=str(root), tags=str(root / "tags.csv")))
         image_stamps(data.train)
-        return time.perf_counter() - started, peak() - before
+        return time.process_time() - started, peak() - before
 
 
 def made(num_images: int, num_categories: int):
@@ -90,11 +88,11 @@ def instant(num_images: int, num_categories: int) -> tuple[float, float]:
     features, labels = made(num_images, num_categories)
     kind = head_class("closed_form")
     head = kind(kind.Config(), DIM, num_categories, None)
-    before, started = peak(), time.perf_counter()
+    before, started = peak(), time.process_time()
     batches = (Batch(features[rows, :, None, None], labels[rows], rows) for rows in torch.arange(num_images).split(256))
     with torch.no_grad():
         head.start(batches, num_images)
-    return time.perf_counter() - started, peak() - before
+    return time.process_time() - started, peak() - before
 
 
 def epoch(num_images: int, num_categories: int) -> tuple[float, float]:
@@ -110,62 +108,62 @@ def epoch(num_images: int, num_categories: int) -> tuple[float, float]:
     head = kind(kind.Config(), DIM, num_categories, None)
     objective = method(method.Config(), problem, None)
     optimizer = torch.optim.AdamW(head.parameters(), lr=1e-3)
-    before, started = peak(), time.perf_counter()
+    before, started = peak(), time.process_time()
     for step, rows in enumerate(torch.randperm(num_images).split(32)):
         batch = Batch(features[rows, :, None, None], labels[rows], rows)
         result = objective.loss(batch, head(batch.images), Progress(0, 1, step, num_images // 32))
         optimizer.zero_grad()
         result.total.backward()
         optimizer.step()
-    return time.perf_counter() - started, peak() - before
+    return time.process_time() - started, peak() - before
 
 
 WORK = {"start-up": start_up, "instant": instant, "epoch": epoch}
 
 
-def one(work: str, num_images: int, num_categories: int) -> None:
-    """In a process of its own."""
-    import torch
-
-    torch.set_num_threads(2)
-    import fewtags.engine.training  # noqa: F401
-
-    resource.setrlimit(resource.RLIMIT_AS, (int(MEMORY + 6e9), int(MEMORY + 6e9)))
-    seconds, memory = WORK[work](num_images, num_categories)
-    print(json.dumps([seconds, memory]))
+def measured(work: str, num_images: int, num_categories: int) -> tuple[object, ...]:
+    """In a forked process, so that no case sees another's memory; torch is imported once."""
+    inlet, outlet = os.pipe()
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_AS, (int(MEMORY + 6e9), int(MEMORY + 6e9)))
+        try:
+            seconds, memory = WORK[work](num_images, num_categories)
+            answer = (f"{seconds:.2f}", f"{memory:.2f}", "done")
+        except BaseException as error:
+            answer = ("", "", f"{type(error).__name__}: {error}".splitlines()[0][:100])
+        os.write(outlet, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(outlet)
+    with os.fdopen(inlet) as answer_of_child:
+        said = answer_of_child.read()
+    os.waitpid(child, 0)
+    return tuple(json.loads(said)) if said else ("", "", "killed")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/growth"))
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.one:
-        one(options.one[0], int(options.one[1]), int(options.one[2]))
-        return
+    import torch
+
+    import fewtags.engine.training  # noqa: F401
+
+    torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "growth.csv"
     before = list(csv.DictReader(file.open())) if file.is_file() else []
     done = {(row["work"], int(row["images"]), int(row["categories"])) for row in before}
     with file.open("a", newline="") as out:
         writer = csv.DictWriter(out, COLUMNS)
-        if not done:
+        if not before:
             writer.writeheader()
         for work, images, categories in [(w, n, c) for n in IMAGES for c in CATEGORIES for w in WORK]:
-            if (work, images, categories) in done:
-                continue
-            command = [sys.executable, __file__, "--one", work, str(images), str(categories)]
-            answer = subprocess.run(command, capture_output=True, text=True)
-            lines = answer.stdout.strip().splitlines()
-            if answer.returncode == 0:
-                seconds, memory = json.loads(lines[-1])
-                row = (work, images, categories, f"{seconds:.2f}", f"{memory:.2f}", "done")
-            else:
-                said = (answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"])[-1]
-                row = (work, images, categories, "", "", said[:100])
-            writer.writerow(dict(zip(COLUMNS, row, strict=True)))
-            out.flush()
-            print(*row, flush=True)
+            if (work, images, categories) not in done:
+                row = (work, images, categories, *measured(work, images, categories))
+                writer.writerow(dict(zip(COLUMNS, row, strict=True)))
+                out.flush()
+                print(*row, flush=True)
 
 
 if __name__ == "__main__":
