@@ -210,6 +210,18 @@ def test_compare_measures_on_the_same_images(cli: Cli, reviewed: Path, tmp_path:
     assert first["name"] == "run"
 
 
+def test_the_report_shows_before_and_after(cli: Cli, reviewed: Path, tmp_path: Path):
+    second, page = tmp_path / "second", tmp_path / "page.html"
+    cli("train", "--reviewed", reviewed, "--out", second, "-q")
+    answer = cli("report", reviewed, second, "--out", page)
+    assert answer.code == 0, answer.err
+    text = page.read_text(encoding="utf-8")
+    assert "Before and after the review" in text
+    assert "instant (reviewed)" in text
+    _, last = json.loads(cli("compare", reviewed, second, "--json").out)["runs"]
+    assert f"<td>{100 * last['map']:.1f}" in text
+
+
 def test_compare_with_complete_labels_gives_what_was_measured(cli: Cli, trained: Path, tmp_path: Path):
     shutil.copytree(trained, tmp_path / "again")
     compared = json.loads(cli("compare", trained, tmp_path / "again", "--json").out)

@@ -493,14 +493,15 @@ def compare(
     """
     from rich.console import Console
 
-    from fewtags.commands.compare import compare_runs
+    from fewtags.commands.compare import tables
+    from fewtags.experiments.comparison import compare_runs
 
     compared = compare_runs(runs)
     if json:
         print(compared.to_json())
         return
     console = Console(highlight=False)
-    for part in compared.tables(per_category):
+    for part in tables(compared, per_category):
         console.print(part, markup=False) if isinstance(part, str) else console.print(part)
 
 
