@@ -458,6 +458,10 @@ def apply(
     write_as: Annotated[
         str, typer.Option("--as", help="'same' for the layout that was read, or jsonl for a JSON lines file.")
     ] = "same",
+    decisions: Annotated[
+        Path | None,
+        typer.Option(help="Write only a CSV of the decisions: who said what about which image, when, in which queue."),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Continue even if the labels have changed since the run was trained.")
     ] = False,
@@ -469,8 +473,11 @@ def apply(
     files; Pascal VOC, COCO and others become a JSON lines file. The changes are shown first. `fewtags train --reviewed
     RUN` does not need such a file: it reads the decisions from the run.
     """
-    from fewtags.commands.apply import plan, show
+    from fewtags.commands.apply import plan, show, write_decision_table
 
+    if decisions is not None:
+        print(write_decision_table(run, decisions))
+        return
     planned = plan(run, out, write_as=write_as, force=force, moved_to=moved_to)
     for line in show(planned):
         print(line)
