@@ -469,9 +469,9 @@ def apply(
 ) -> None:
     """Write the decisions of a review to a new label file in the same layout; the original is not changed.
 
-    A CSV keeps its columns, its order and every line without a decision; text files next to images stay text
-    files; Pascal VOC, COCO and others become a JSON lines file. The changes are shown first. `fewtags train --reviewed
-    RUN` does not need such a file: it reads the decisions from the run.
+    A CSV keeps its columns, its order and every line without a decision; .txt and .xmp files next to images stay
+    such files; Pascal VOC, COCO and others become a JSON lines file. The changes are shown first. `fewtags train
+    --reviewed RUN` does not need such a file: it reads the decisions from the run.
     """
     from fewtags.commands.apply import plan, show, write_decision_table
 
