@@ -77,10 +77,10 @@ class Case:
 # --- orders ---
 
 
-def order_of(ranking: str, case: Case) -> Iterator[Label]:
-    """All unknown labels, the first to ask for first."""
+def order_of(ranking: str, case: Case, wanted: set[int]) -> Iterator[Label]:
+    """All unknown labels of the `wanted` columns, which may become fewer, the first to ask for first."""
     if ranking == "learning":
-        return learning_order(case)
+        return learning_order(case, wanted)
     if ranking == "random":
         return fixed_order(case, torch.from_numpy(np.random.default_rng(case.seed).random(case.truth.shape)))
     return fixed_order(case, linear_scores(case) if ranking == "linear" else instant_scores(case))
@@ -105,14 +105,15 @@ def instant_scores(case: Case) -> Tensor:
     return case.fitted(case.given)(case.photos.train.features, case.photos.train.names)
 
 
-def learning_order(case: Case) -> Iterator[Label]:
+def learning_order(case: Case, wanted: set[int]) -> Iterator[Label]:
     """As somebody works who always goes to the tag that the page calls the surest."""
     train = replace(case.photos.train.annotations, labels=case.given)
     names, named = case.photos.train.names, case.photos.named
     session = ReviewSession(train, case.photos.train.features, DecisionStore(None), names=names, named=named)
-    while True:
-        tag = session.surest()
-        column = session.column(tag)
+    while wanted:
+        column = max(wanted, key=lambda column: session.summary(train.categories[column]).next_right)
+        tag = train.categories[column]
+        assert len(wanted) < len(train.categories) or tag == session.surest()
         rows = session.queue(View(tag, lowest=0.0)).order[:AT_ONCE].tolist()
         if not rows:
             return
@@ -133,7 +134,8 @@ def count(case: Case, ranking: str) -> tuple[list[dict[str, object]], list[dict[
     decided: list[Label] = []
     hits: list[list[bool]] = [[] for _ in found]  # of each tag, in the order of its own queue
     rows: list[dict[str, object]] = []
-    for row, column in order_of(ranking, case):
+    wanted = set(range(len(found)))
+    for row, column in order_of(ranking, case, wanted):
         decided.append((row, column))
         hits[column].append(bool(hidden[row, column]))
         found[column] += hidden[row, column]
@@ -141,8 +143,10 @@ def count(case: Case, ranking: str) -> tuple[list[dict[str, object]], list[dict[
             about = (ranking, case.seed, SHARES[len(rows)], targets[len(rows)])
             rows.append(line(*about, len(decided), case.test_map(decided)))
             print(*rows[-1].values(), flush=True)
-        if len(rows) == len(targets) and (found >= own_target).all():
-            break
+        if len(rows) == len(targets):  # what is left is for the count of each tag by itself
+            wanted -= set(np.flatnonzero(found >= own_target).tolist())
+            if not wanted:
+                break
     return rows, per_tag(ranking, case, hits)
 
 

@@ -113,6 +113,18 @@ def test_apply_as_json_lines(cli: Cli, reviewed: Path, tmp_path: Path):
         assert again.labels[again.images.index(image), again.categories.index(tag)] == wanted
 
 
+def test_the_decisions_themselves_as_a_table(cli: Cli, reviewed: Path, tmp_path: Path):
+    file = tmp_path / "decisions.csv"
+    answer = cli("apply", reviewed, "--decisions", file)
+    assert answer.code == 0, answer.err
+    with file.open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    states = {"present": 1, "unknown": 0, "absent": -1}
+    assert {(row["image"], row["tag"]): states[row["new"]] for row in rows} == decisions(reviewed)
+    assert {(row["old"], row["reviewer"], row["queue"]) for row in rows} == {("unknown", "ann", "missing")}
+    assert cli("apply", reviewed, "--decisions", file).code == 2
+
+
 def test_nothing_to_apply_without_a_review(cli: Cli, partly_tagged: Path):
     answer = cli("apply", partly_tagged)
     assert answer.code == 2
@@ -208,6 +220,18 @@ def test_compare_measures_on_the_same_images(cli: Cli, reviewed: Path, tmp_path:
     assert last["decisions"] == len(decisions(reviewed))
     assert last["known_tags"] > first["known_tags"]
     assert first["name"] == "run"
+
+
+def test_the_report_shows_before_and_after(cli: Cli, reviewed: Path, tmp_path: Path):
+    second, page = tmp_path / "second", tmp_path / "page.html"
+    cli("train", "--reviewed", reviewed, "--out", second, "-q")
+    answer = cli("report", reviewed, second, "--out", page)
+    assert answer.code == 0, answer.err
+    text = page.read_text(encoding="utf-8")
+    assert "Before and after the review" in text
+    assert "instant (reviewed)" in text
+    _, last = json.loads(cli("compare", reviewed, second, "--json").out)["runs"]
+    assert f"<td>{100 * last['map']:.1f}" in text
 
 
 def test_compare_with_complete_labels_gives_what_was_measured(cli: Cli, trained: Path, tmp_path: Path):

@@ -466,6 +466,10 @@ def apply(
     write_as: Annotated[
         str, typer.Option("--as", help="'same' for the layout that was read, or jsonl for a JSON lines file.")
     ] = "same",
+    decisions: Annotated[
+        Path | None,
+        typer.Option(help="Write only a CSV of the decisions: who said what about which image, when, in which queue."),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Continue even if the labels have changed since the run was trained.")
     ] = False,
@@ -473,12 +477,15 @@ def apply(
 ) -> None:
     """Write the decisions of a review to a new label file in the same layout; the original is not changed.
 
-    A CSV keeps its columns, its order and every line without a decision; text files next to images stay text
-    files; Pascal VOC, COCO and others become a JSON lines file. The changes are shown first. `fewtags train --reviewed
-    RUN` does not need such a file: it reads the decisions from the run.
+    A CSV keeps its columns, its order and every line without a decision; .txt and .xmp files next to images stay
+    such files; Pascal VOC, COCO and others become a JSON lines file. The changes are shown first. `fewtags train
+    --reviewed RUN` does not need such a file: it reads the decisions from the run.
     """
-    from fewtags.commands.apply import plan, show
+    from fewtags.commands.apply import plan, show, write_decision_table
 
+    if decisions is not None:
+        print(write_decision_table(run, decisions))
+        return
     planned = plan(run, out, write_as=write_as, force=force, moved_to=moved_to)
     for line in show(planned):
         print(line)
@@ -501,14 +508,15 @@ def compare(
     """
     from rich.console import Console
 
-    from fewtags.commands.compare import compare_runs
+    from fewtags.commands.compare import tables
+    from fewtags.experiments.comparison import compare_runs
 
     compared = compare_runs(runs)
     if json:
         print(compared.to_json())
         return
     console = Console(highlight=False)
-    for part in compared.tables(per_category):
+    for part in tables(compared, per_category):
         console.print(part, markup=False) if isinstance(part, str) else console.print(part)
 
 

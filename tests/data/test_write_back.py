@@ -205,6 +205,32 @@ def test_text_files_stay_text_files_beside_their_images(photos, tmp_path):
     assert [(change.image, change.tag) for change in new.unwritten] == [("a.jpg", "sea")]
 
 
+def xmp(*keywords: str) -> bytes:
+    items = "".join(f"<rdf:li>{keyword}</rdf:li>" for keyword in keywords)
+    return (
+        '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">'
+        '<rdf:Description rdf:about="" xmlns:dc="http://purl.org/dc/elements/1.1/" xmlns:xmp="http://ns.adobe.com/xap/1.0/"'
+        f' xmp:Rating="5"><dc:subject><rdf:Bag>{items}</rdf:Bag></dc:subject></rdf:Description></rdf:RDF></x:xmpmeta>'
+    ).encode()
+
+
+def test_xmp_files_stay_xmp_files_and_can_say_absent(photos, tmp_path):
+    (photos / "a.jpg.xmp").write_bytes(xmp("dog", "sea"))
+    (photos / "b.xmp").write_bytes(xmp("boat", "sea"))
+    (photos / "sub/d.jpg.xmp").write_bytes(xmp("dog"))
+    decisions = {
+        ("a.jpg", "boat"): PRESENT, ("a.jpg", "sea"): ABSENT, ("b.jpg", "sea"): UNKNOWN, ("c.jpg", "dog"): PRESENT,
+    }  # fmt: skip
+    new, again = applied(photos, None, decisions, tmp_path / "reviewed")
+    assert new.format == "keywords"
+    assert not new.unwritten
+    assert b'xmp:Rating="5"' in (tmp_path / "reviewed/a.jpg.xmp").read_bytes()
+    assert (tmp_path / "reviewed/sub/d.jpg.xmp").read_bytes() == xmp("dog")
+    assert (photos / "a.jpg.xmp").read_bytes() == xmp("dog", "sea")
+    assert sorted(again.images) == sorted(NAMES)
+    assert sorted(path.name for path in (tmp_path / "reviewed").glob("*.xmp")) == ["a.jpg.xmp", "b.xmp", "c.jpg.xmp"]
+
+
 # --- everything else ---
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fewtags.atomic import atomic_write
 from fewtags.data.annotations import Annotations
+from fewtags.data.csv_cells import protected
 from fewtags.data.decisions import STATES, DecidedLabel, latest, read_decisions
 from fewtags.data.formats import read_annotations
 from fewtags.data.write_back import (
@@ -126,6 +129,22 @@ def decisions_of(run: Path) -> list[DecidedLabel]:
     with DecisionStore(file, read_only=True) as store:
         own = [DecidedLabel(d.image, d.category, d.new, d.reviewer, d.decided_at, d.run) for d in store.standing()]
     return list(latest([*before, *own]).values())
+
+
+def write_decision_table(run: Path, file: Path) -> Path:
+    """What holds now of a run's own review, in order of time, for spreadsheets."""
+    if file.exists():
+        raise UserError(f"{file} exists already; choose another name.")
+    with DecisionStore(decisions_file(run), read_only=True) as store:
+        decisions = list(store.standing())
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(file) as beside, beside.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out)
+        writer.writerow(["image", "tag", "old", "new", "reviewer", "decided_at", "queue", "run", "content_hash"])
+        for d in decisions:
+            cells = [d.image, d.category, STATES[d.old], STATES[d.new], d.reviewer, d.decided_at, d.queue, d.run]
+            writer.writerow([protected(cell) for cell in [*cells, d.content_hash]])
+    return file
 
 
 def label_source(run: Path, moved_to: Path | None) -> LabelSource:

@@ -59,9 +59,20 @@ def run_demo(
     page = folder / "report.html"
     write_report([result.folder for result in results.values()], page, title="fewtags demo")
     console.print(f"Report with curves, categories and pictures: {page}", highlight=False)
-    review = f"fewtags review {results[best].folder}"
-    console.print(f"Review the missing tags in the browser, and watch it learn: {review}", highlight=False)
+    for line in what_next(results[best].folder, folder):
+        console.print(line, highlight=False)
     return list(results.values())
+
+
+def what_next(run: Path, folder: Path) -> list[str]:
+    """Next steps with what was found."""
+    again = folder / "runs" / "reviewed"
+    return [
+        f"Review the missing tags in the browser, and watch it learn: fewtags review {run}",
+        f"Then train with the decisions: fewtags train --reviewed {run} --out {again}",
+        f"See what they were worth: fewtags compare {run} {again}",
+        f"Or write them into a label file: fewtags apply {run}",
+    ]
 
 
 def demo_config(method: str, folder: Path, known: float, seed: int, quick: bool, profile: str = "default") -> RunConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ import fewtags
 from fewtags.atomic import atomic_write
 from fewtags.data.prepare import RunData
 from fewtags.errors import UserError
+from fewtags.experiments.comparison import Comparison, compare_runs
 from fewtags.experiments.curves import learning_charts, method_detail, proportion_charts
 from fewtags.experiments.examples import VERDICTS, Gallery, data_of, test_gallery, training_gallery
 from fewtags.experiments.found import FoundTags, can_look, found_tags
@@ -69,6 +71,7 @@ def render(runs: Sequence[RunRecord], title: str, moved_to: Path | None = None, 
         best_tables=paper_tables(rows, "best") if any(run.result.get("epochs") for run in runs) else [],
         partly_measured=[run.dataset for run in chosen(runs) if unknown_share(run)],
         estimates=estimate_tables(runs),
+        before_after=before_and_after(runs),
         proportion_charts=proportion_charts(rows),
         learning=learning_charts(runs),
         categories=category_tables(runs),
@@ -253,6 +256,19 @@ def estimate_tables(runs: Sequence[RunRecord]) -> list[EstimateTable]:
         ]
         tables.append(EstimateTable(title, assumption, rows))
     return tables
+
+
+def before_and_after(runs: Sequence[RunRecord]) -> list[Comparison]:
+    """Of every dataset with a run that learned from a review, all runs on the same images, fewest decisions first."""
+    found = []
+    for dataset in unique(run.dataset for run in runs):
+        group = [run for run in runs if run.dataset == dataset]
+        if len(group) < 2 or not any(run.data.get("labels_from") for run in group):
+            continue
+        group.sort(key=lambda run: (run.data.get("labels_from") or {}).get("decisions", 0))
+        with suppress(UserError):  # not finished, or measured on different images
+            found.append(compare_runs([run.folder for run in group]))
+    return found
 
 
 @dataclass(frozen=True)

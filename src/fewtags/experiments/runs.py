@@ -63,7 +63,7 @@ def read_run(folder: Path) -> RunRecord:
         cell = {
             "dataset": data.get("name", "dataset"),
             "method": config["method"]["name"],
-            "profile": config["method"]["profile"],
+            "profile": profile_of(config, data),
             "proportion": config["data"]["known"],
             "seed": config["seed"],
         }
@@ -71,6 +71,14 @@ def read_run(folder: Path) -> RunRecord:
         raise damaged(files.config) from error
     cell |= {name: value for name, value in _read_json(files.cell).items() if name in cell}
     return RunRecord(folder=folder, config=config, data=data, result=result, rows=rows, **cell)
+
+
+def profile_of(config: dict[str, Any], data: dict[str, Any]) -> str:
+    """A run with labels that people decided about is a row of its own."""
+    profile = config["method"]["profile"]
+    if not data.get("labels_from"):
+        return profile
+    return "reviewed" if profile == "default" else f"{profile}, reviewed"
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@
     check_rewritten(new, place, annotations, changes)   # the new file has the decisions, and no other change
 
 CSV, one-hot tables and JSON lines keep their columns, their order, their encoding, and every line without a decision
-byte for byte; same-name .txt files stay such files. Everything else becomes one JSON lines file.
+byte for byte; .txt and .xmp files stay such files. Everything else becomes one JSON lines file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from fewtags.data.write_back.csv_file import rewrite_csv
 from fewtags.data.write_back.json_lines import rewrite_jsonl
 from fewtags.data.write_back.onehot import rewrite_onehot
 from fewtags.data.write_back.sidecars import rewrite_sidecar
+from fewtags.data.write_back.xmp_sidecars import rewrite_keywords
 from fewtags.errors import DataError
 from fewtags.labels import UNKNOWN
 
@@ -82,4 +83,5 @@ REWRITERS: dict[str, Callable[[LabelSource, Annotations, dict[str, dict[str, Cha
     "onehot": rewrite_onehot,
     "jsonl": rewrite_jsonl,
     "sidecar": rewrite_sidecar,
+    "keywords": rewrite_keywords,
 }
