@@ -189,7 +189,7 @@ def read_written(out: Path, about: Mapping[str, Any]) -> Written:
             what = "from another model" if name == "model" else f"written with {option(name, before.get(name))}"
             raise UserError(f"The rows in {out} are {what}; choose another --out, or use --overwrite.")
     written, hashes = Written(), array("Q")
-    for image, written.end in whole_rows(out):
+    for image, written.end in complete_rows(out):
         hashes.append(name_hash(image))
     if hashes:
         written.hashes = np.unique(np.frombuffer(hashes, dtype=np.uint64))
@@ -200,7 +200,7 @@ def option(name: str, value: Any) -> str:
     return f"--{name.replace('_', '-')} {value}" if value not in (None, False) else f"no --{name.replace('_', '-')}"
 
 
-def whole_rows(out: Path) -> Iterator[tuple[str, int]]:
+def complete_rows(out: Path) -> Iterator[tuple[str, int]]:
     """The image of every complete row, and where the row ends. A row cut off while being written is not complete."""
     with out.open("rb") as file:
         end, row = 0, b""

@@ -24,9 +24,9 @@ from fewtags.errors import DataError
 from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.discriminant import Basis, Discriminant, DiscriminantSums, unit_length
 from fewtags.models.heads import Head
+from fewtags.models.label_memory import LabelMemory
 from fewtags.models.names import NameScorer
 from fewtags.models.self_labelling import Round, refine
-from fewtags.models.told_labels import ToldLabels
 from fewtags.settings import Settings
 
 KEEP = 2**28  # numbers: so many images' pooled features are kept to choose the penalty and to calibrate by (1 GB)
@@ -281,7 +281,7 @@ class FeatureAccumulator:
         in_channels: int,
         num_images: int,
         residual: Residual | None = None,
-        told: ToldLabels | None = None,
+        told: LabelMemory | None = None,
     ):
         self.residual = residual
         self.statistics = DiscriminantSums(num_categories, in_channels)
@@ -310,7 +310,7 @@ class FeatureAccumulator:
         if self.residual is not None:
             self._add_windows(batch.images.float(), labels, index)
 
-    def _add_known(self, told: ToldLabels, pooled: Tensor, labels: Tensor, index: Tensor) -> None:
+    def _add_known(self, told: LabelMemory, pooled: Tensor, labels: Tensor, index: Tensor) -> None:
         known = (labels != UNKNOWN).any(1)
         self.known.append((index[known], told.key(unit_length(pooled[known])).cpu()))
         rows, columns = (labels != UNKNOWN).nonzero(as_tuple=True)

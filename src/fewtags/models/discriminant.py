@@ -48,8 +48,8 @@ from fewtags.models.curves import (
     shared_curve,
     soften,
 )
+from fewtags.models.label_memory import LabelMemory
 from fewtags.models.leave_one_out import PENALTIES, Choice, Images, LeftOut, Reliability, choose, spread
-from fewtags.models.told_labels import ToldLabels
 
 PUSH = 0.25  # weight of a known absence, times how likely a presence seemed
 OWN_NAME_WEIGHTS = (0.0, 0.5, 1.0, 2.0)  # of a category, times the common one,
@@ -233,7 +233,7 @@ class Discriminant(nn.Module):
         }
         for name, value in kept.items():
             self.register_buffer(name, value, persistent=keeps_sums)
-        self.told = ToldLabels(C, D) if keeps_sums else None
+        self.told = LabelMemory(C, D) if keeps_sums else None
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
         """Models from before names and reliabilities lack some buffers; they predict as before."""
@@ -499,7 +499,7 @@ class Discriminant(nn.Module):
         if self.told is None:
             raise UserError("This model keeps no sums, so it cannot learn single labels.")
         unit = unit_length(feature).to(self.weights)
-        old = self.told.tell(unit, category, label)
+        old = self.told.update(unit, category, label)
         self.relabel_many(unit[None], category, torch.tensor([old]), torch.tensor([label]))
 
     @torch.no_grad()
