@@ -54,7 +54,7 @@ def write_predictions(
     if out is not None and out.suffix not in (".csv", ".jsonl"):
         raise UserError(f"{out} should end in .csv or .jsonl.")
     if writer is not None and (elsewhere := next(filter(remote_url, images), None)) is not None:
-        raise UserError(f"--write puts files beside images of this machine, and {remote_url(elsewhere)} is elsewhere.")
+        raise UserError(f"--write writes next to local images, but {remote_url(elsewhere)} is remote.")
     skipped = Skipped()
     total = sum(1 for _ in iter_images(images, skipped))
     if not total:
