@@ -1,4 +1,4 @@
-"""Three methods at two proportions of known labels, measured against complete labels.
+"""Three methods at two known proportions, evaluated on complete labels.
 
 For a real comparison with seeds and tables use `fewtags bench`; this shows the same in Python.
 

@@ -1,7 +1,7 @@
 """A simulated reviewer who answers with the truth: how many answers until most of the hidden tags are found?
 
-For each tag, candidates are shown from the likeliest down. Once the ranking stays as it was at the start, and once the
-tagger learns from every answer, as the page of `fewtags review` does.
+For each tag, candidates are shown most likely first: once with the initial ranking, and once with a
+tagger that learns from every answer, as the page of `fewtags review` does.
 
     python examples/learn_by_clicking.py
 """
@@ -16,7 +16,7 @@ import numpy as np
 from fewtags import Tagger, hide_labels
 from fewtags.data.scenes import BACKBONE, make_scenes
 
-KNOWN = 0.15  # share of the true tags that the tagger starts with
+KNOWN = 0.15  # share of the true tags the tagger starts with
 FOUND = 0.8  # share of the hidden tags to find
 
 
@@ -39,7 +39,7 @@ def main() -> None:
             answers[name] += review(own, tag, features, truth[:, category], queue, wanted, learn=name == "learning")
     print(f"To find {FOUND:.0%} of the hidden tags of each category ({hidden} in all):")
     for name, number in answers.items():
-        print(f"  {name:14} {number:5} answers, {number / hidden:.2f} for each tag found")
+        print(f"  {name:14} {number:5} answers, {number / hidden:.2f} per tag found")
 
 
 def review(

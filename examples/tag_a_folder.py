@@ -1,7 +1,7 @@
 """Photos and a tag file in, suggestions for missing tags out.
 
 python examples/tag_a_folder.py photos/ tags.csv     your photos
-python examples/tag_a_folder.py                      pictures that are drawn for it
+python examples/tag_a_folder.py                      generated pictures
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fewtags.labels import UNKNOWN
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", help="folder with photos")
-    parser.add_argument("tags", nargs="?", help="file with the tags that are known")
+    parser.add_argument("tags", nargs="?", help="file with the known tags")
     parser.add_argument("--show", type=int, default=15, help="suggestions to print")
     arguments = parser.parse_args()
     if arguments.folder:
@@ -34,14 +34,14 @@ def main() -> None:
 
 
 def drawn_pictures(folder: Path) -> Annotations:
-    """200 pictures of which only 40 % of the tags are known."""
+    """200 pictures with only 40 % of the tags known."""
     scenes = make_scenes(folder, num_train=200, num_test=0)
     scenes.labels[:] = hide_labels(scenes.labels == 1, 0.4)
     return scenes
 
 
 def suggest(tagger: Tagger, annotations: Annotations, show: int) -> None:
-    """The unknown tags that are most probably there, most certain first."""
+    """The unknown tags that are most probably present, most certain first."""
     probabilities = np.where(annotations.labels == UNKNOWN, tagger.predict_proba(annotations), 0)
     for place in np.argsort(-probabilities, axis=None)[:show]:
         row, category = np.unravel_index(place, probabilities.shape)

@@ -91,7 +91,7 @@ def test_a_method_that_learns_from_tags_alone_says_so(cli: Cli, photos, weights,
         tmp_path / "r",
     )
     assert answer.code == 3
-    assert "'an' learns from tags alone" in answer.err
+    assert "'an' learns only from tags" in answer.err
 
 
 def test_names_that_nobody_knows_are_said(cli: Cli, photos, weights, tmp_path):

@@ -93,7 +93,7 @@ def test_mistakes_are_one_sentence(cli: Cli, trained, photos, arguments, sentenc
 def test_images_in_an_object_store_get_no_files_beside_them(cli: Cli, trained):
     answer = cli("predict", trained, "memory://photos", "--write", "xmp")
     assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert "memory://photos is elsewhere" in answer.err
+    assert "memory://photos is remote" in answer.err
 
 
 def test_csv_cells_that_a_spreadsheet_would_run_are_harmless_and_read_back(cli: Cli, patches, tmp_path):

@@ -200,8 +200,8 @@ def train(
     categories: Annotated[
         str | None,
         typer.Option(
-            help="Categories to look for, comma-separated, or a text file with one per line. The images then need no "
-            "tags: names that the backbone's classifier knows are enough to start."
+            help="Categories to find, comma-separated, or a text file with one per line. The images then need no "
+            "tags: names known to the backbone's classifier are enough to start."
         ),
     ] = None,
     method: Annotated[

@@ -255,7 +255,7 @@ def open_run(
     annotations, truth = images_with_unknown_tags(load_run_data(folder, moved_to) if data is None else data)
     if not (annotations.labels == PRESENT).any():
         raise UserError(
-            f"{folder} was made without a single tag, so every tag is missing; `fewtags predict` lists what the names "
+            f"{folder} was trained without any tag, so every tag is missing; `fewtags predict` lists what the names "
             "find, and `fewtags review` asks about it."
         )
     place = RunFolder(folder).outputs

@@ -46,7 +46,7 @@ def _end_with_launcher(launcher: int) -> None:
 
 
 @contextmanager
-def lost_process_told() -> Iterator[None]:
+def reports_lost_process() -> Iterator[None]:
     """If another process was killed or did not respond in time: one sentence instead of a library's message."""
     try:
         yield

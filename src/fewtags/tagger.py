@@ -226,7 +226,7 @@ class Tagger:
                 f"tagger.features(...); these are {array.dtype} of shape {list(array.shape)}."
             )
         if not np.isfinite(array).all():
-            raise UserError("The features contain non-finite numbers.")
+            raise UserError("Some of the features are not finite.")
         return torch.from_numpy(array.astype(np.float32, copy=False))
 
     def _closed_form(self) -> ClosedFormHead:

@@ -5,7 +5,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from fewtags.contract import Outputs
-from fewtags.models.attention_maps import evidence_maps, overlay, tells_where
+from fewtags.models.attention_maps import evidence_maps, is_informative, overlay
 
 
 class Pooled(nn.Module):
@@ -31,9 +31,9 @@ def test_evidence_is_where_the_category_gets_its_logit_from() -> None:
 
 
 def test_an_even_map_tells_nothing() -> None:
-    assert tells_where(torch.tensor([[0.0, 1.0]]))
-    assert not tells_where(torch.tensor([[0.7]]))
-    assert not tells_where(torch.zeros(3, 3))
+    assert is_informative(torch.tensor([[0.0, 1.0]]))
+    assert not is_informative(torch.tensor([[0.7]]))
+    assert not is_informative(torch.zeros(3, 3))
 
 
 def test_the_attended_corner_is_the_brightest() -> None:

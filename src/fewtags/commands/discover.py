@@ -186,7 +186,7 @@ def all_lines(found: Found) -> Iterator[dict[str, Any]]:
 
 
 def write_csv(found: Found, file: Path) -> None:
-    with whole_file(file) as out:
+    with atomic_text(file) as out:
         writer = csv.writer(out)
         names = ["kind", "image", "tag", "probability", "threshold", "status", "decision"]
         more = ["right"] if found.truth is not None else []
@@ -198,13 +198,13 @@ def write_csv(found: Found, file: Path) -> None:
 
 
 def write_jsonl(found: Found, file: Path) -> None:
-    with whole_file(file) as out:
+    with atomic_text(file) as out:
         for line in all_lines(found):
             out.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 @contextmanager
-def whole_file(file: Path) -> Iterator[Any]:
+def atomic_text(file: Path) -> Iterator[Any]:
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as temporary, temporary.open("w", encoding="utf-8", newline="") as out:
         yield out

@@ -75,9 +75,7 @@ class ExportedModel:
         if how.runtime not in ("auto", runs_it):
             raise UserError(f"{self.file} is run by {runs_it}; --runtime {how.runtime} is for a run's folder.")
         if active_cluster() is not None:
-            raise UserError(
-                f"--ray computes with the model of a run, and {self.file} is an exported one; leave it away."
-            )
+            raise UserError(f"--ray needs the model of a run, but {self.file} is an exported one; remove --ray.")
         if how.device not in ("auto", "cpu"):
             raise UserError(f"An exported model runs on the CPU; --device {how.device} is for a run's folder.")
         return self.tagger.predict_files(files, how.batch_size, how.workers)

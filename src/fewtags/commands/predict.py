@@ -54,7 +54,7 @@ def write_predictions(
     if out is not None and out.suffix not in (".csv", ".jsonl"):
         raise UserError(f"{out} should end in .csv or .jsonl.")
     if writer is not None and (elsewhere := next(filter(remote_url, images), None)) is not None:
-        raise UserError(f"--write puts files beside images of this machine, and {remote_url(elsewhere)} is elsewhere.")
+        raise UserError(f"--write writes next to local images, but {remote_url(elsewhere)} is remote.")
     skipped = Skipped()
     total = sum(1 for _ in iter_images(images, skipped))
     if not total:
@@ -189,7 +189,7 @@ def read_written(out: Path, about: Mapping[str, Any]) -> Written:
             what = "from another model" if name == "model" else f"written with {option(name, before.get(name))}"
             raise UserError(f"The rows in {out} are {what}; choose another --out, or use --overwrite.")
     written, hashes = Written(), array("Q")
-    for image, written.end in whole_rows(out):
+    for image, written.end in complete_rows(out):
         hashes.append(name_hash(image))
     if hashes:
         written.hashes = np.unique(np.frombuffer(hashes, dtype=np.uint64))
@@ -200,7 +200,7 @@ def option(name: str, value: Any) -> str:
     return f"--{name.replace('_', '-')} {value}" if value not in (None, False) else f"no --{name.replace('_', '-')}"
 
 
-def whole_rows(out: Path) -> Iterator[tuple[str, int]]:
+def complete_rows(out: Path) -> Iterator[tuple[str, int]]:
     """The image of every complete row, and where the row ends. A row cut off while being written is not complete."""
     with out.open("rb") as file:
         end, row = 0, b""

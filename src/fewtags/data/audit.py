@@ -144,14 +144,14 @@ def _decode_all(
     pictures = []
     with ThreadPoolExecutor(workers) as pool:
         paths = (annotations.path(row) for row in range(len(annotations)))
-        for picture in pool.map(_look, paths):
+        for picture in pool.map(_inspect, paths):
             pictures.append(picture)
             if progress is not None:
                 progress()
     return pictures
 
 
-def _look(path: Path) -> Picture | BadImage:
+def _inspect(path: Path) -> Picture | BadImage:
     try:
         pixels = open_image(path)
     except BadImage as error:

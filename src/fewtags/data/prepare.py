@@ -33,8 +33,8 @@ class DataConfig(Settings):
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the reader, such as `data.options.zero=absent` for one-hot files."""
     known: float | Literal["single"] | None = None
-    """For experiments on complete labels: the share of positives that stay known, or "single" for one an image. With 0
-    there is only the names of the categories to go by."""
+    """For experiments on complete labels: the share of positives that stay known, or "single" for one per image. With 0
+    only the names of the categories are used."""
     mask_seed: int = 0
     """Which positives stay known; 0 is the paper's draw."""
     decisions: str | None = None
@@ -86,11 +86,11 @@ def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> R
         observed, truth = observed.take(~held_out), truth[~held_out] if truth is not None else None
         if len(val):
             sentences.append(f"{plural(len(val), 'training image')} held out for validation.")
-    # Categories that somebody named may be learned from their names; whether those are known is up to the model.
+    # Categories listed by the user may be learned from their names; whether those are known is up to the model.
     if not (observed.labels == PRESENT).any() and not (config.known == 0 or config.options.get("categories")):
         raise DataError(
             f"No image of {annotations.name} is known to have any tag, so there is nothing to learn from; without "
-            "tags, name the categories to look for (--categories dog,sea)."
+            "tags, list the categories to find (--categories dog,sea)."
         )
     # Decisions come after the split, so that the same images are held out with them and without, and only in training
     # images: held-out labels must be a random sample, and reviewed labels are not.

@@ -158,7 +158,7 @@ def make_store(
     about = {"version": VERSION, "decoder": DECODER, "size": config.size, "first_side": config.first_side}
     part = part_of(folder)
     begin(part, about, sum(len(todo[name]) * sides[name] ** 2 * 3 for name in PARTS))
-    there = {name: whole_rows(part, name, todo[name], sides[name]) for name in PARTS}
+    there = {name: complete_rows(part, name, todo[name], sides[name]) for name in PARTS}
     on_start(sum(there.values()))
     for name in PARTS:
         with (part / f"{name}.bin").open("ab") as pixels, (part / f"{name}.jsonl").open("a", encoding="utf-8") as rows:
@@ -181,7 +181,7 @@ def begin(part: Path, about: dict[str, int], needed: int) -> None:
         raise UserError(f"The store needs {needed / 1e9:.1f} GB and {part.parent} has {free / 1e9:.1f} GB free.")
 
 
-def whole_rows(part: Path, name: str, todo: Annotations, side: int) -> int:
+def complete_rows(part: Path, name: str, todo: Annotations, side: int) -> int:
     """How many rows of an interrupted store are complete and up to date; the rest is truncated."""
     pixels, lines = part / f"{name}.bin", part / f"{name}.jsonl"
     if not pixels.is_file() or not lines.is_file():
@@ -194,7 +194,7 @@ def whole_rows(part: Path, name: str, todo: Annotations, side: int) -> int:
         for row, line_end in read_lines(lines):
             if good >= most or row.image != todo.images[good] or not is_same(todo.path(good), row):
                 break
-            if not is_whole(content, good, row, row_bytes):
+            if not is_complete(content, good, row, row_bytes):
                 break
             good, end = good + 1, line_end
     truncate(lines, end)
@@ -202,7 +202,7 @@ def whole_rows(part: Path, name: str, todo: Annotations, side: int) -> int:
     return good
 
 
-def is_whole(pixels: IO[bytes], place: int, row: Row, row_bytes: int) -> bool:
+def is_complete(pixels: IO[bytes], place: int, row: Row, row_bytes: int) -> bool:
     """Did its pixels reach the disk? After a power cut they may be missing even if the file is long enough."""
     pixels.seek(place * row_bytes)
     return bool(row.problem) or zlib.crc32(pixels.read(row_bytes)) == row.checksum

@@ -224,7 +224,7 @@ def cached_batches(
         cache = find_and_open(root, about, cache_config.runtime)
     if cache is None:  # one of several processes computes it and the others wait, however long it takes
         with one_at_a_time(root / cache_key(about, cache_config.runtime)):
-            cache = open_whole(root, about, cache_config.runtime, log)
+            cache = open_complete(root, about, cache_config.runtime, log)
             if cache is None:
                 num_images = len(annotations) * views
                 runtime = choose_runtime(
@@ -246,7 +246,7 @@ def find_and_open(root: Path, about: Mapping[str, Any], runtime: str) -> Feature
     return None if folder is None else FeatureCache.open(folder)
 
 
-def open_whole(root: Path, about: Mapping[str, Any], runtime: str, log: RunLog | None) -> FeatureCache | None:
+def open_complete(root: Path, about: Mapping[str, Any], runtime: str, log: RunLog | None) -> FeatureCache | None:
     """The finished cache; None if there is none. A damaged one is removed."""
     while (folder := find_cache(root, about, runtime)) is not None:
         try:

@@ -86,7 +86,7 @@ class Run:
 
     @property
     def num_epochs(self) -> int:
-        """0 where nothing is trained: by the method, or for lack of a single known tag."""
+        """0 if nothing is trained: by the method, or because no tag is known."""
         return self.config.train.epochs if self.learner.objective.trains and has_labels(self.data) else 0
 
     def progress(self, step: int | None = None) -> Progress:
@@ -149,7 +149,7 @@ def has_labels(data: RunData) -> bool:
 
 def nothing_known(config: RunConfig, data: RunData, head: Head) -> str:
     if not head.uses_names:
-        return f"No tag is known, and method '{config.method_name}' learns from tags alone; tag some images."
+        return f"No tag is known, and method '{config.method_name}' learns only from tags; tag some images."
     names = ", ".join(data.train.categories[:4])
     return (
         f"No tag is known, and the classifier of the backbone {config.model.backbone} knows none of the names "

@@ -75,7 +75,7 @@ def train(
     if resume and (finished := finished_result(files, config)) is not None:
         log.say(f"The run in {folder} is already finished; there is nothing to resume.")
         return finished
-    with distributed.lost_process_told(), alone_in(folder):
+    with distributed.reports_lost_process(), alone_in(folder):
         if not resume:
             refuse_to_overwrite(files)
         checkpoint = load_last(files) if resume and files.can_resume else None
@@ -90,7 +90,7 @@ def train(
                     finish_epoch(run)
             return finish_run(run)
         except KeyboardInterrupt:
-            raise Interrupted(how_to_go_on(files)) from None
+            raise Interrupted(resume_hint(files)) from None
 
 
 @contextmanager
@@ -134,7 +134,7 @@ def refuse_to_overwrite(files: RunFolder) -> None:
         )
 
 
-def how_to_go_on(files: RunFolder) -> str:
+def resume_hint(files: RunFolder) -> str:
     """The message for a run that is interrupted immediately, without saving."""
     if files.can_resume:
         return f"Stopped immediately. Resume from the last checkpoint with: fewtags train --resume {files.path}"

@@ -57,13 +57,13 @@ class Bench:
         no_bar = self.quiet or not self.console.is_terminal
         with progress_bar("Runs", len(self.waiting), self.console, no_bar) as bar:
             try:
-                self._carry_out(bar)
+                self._execute_all(bar)
             except KeyboardInterrupt:
                 self.executor.stop()
                 raise Interrupted("Stopped; run the same command to resume.") from None
         return self.failed
 
-    def _carry_out(self, bar: ProgressBar) -> None:
+    def _execute_all(self, bar: ProgressBar) -> None:
         while self.waiting or self.num_running:
             while self.waiting and self.executor.has_room:
                 run = self.waiting.pop(0)

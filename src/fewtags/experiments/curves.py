@@ -163,7 +163,7 @@ def decision_charts(run: RunRecord) -> list[Markup]:
             title=f"labels {' and '.join(kinds)} in each epoch",
             x_label="epoch",
             y_label=f"labels {' and '.join(kinds)}",
-            y_range=whole_range(counts),
+            y_range=full_range(counts),
         ),
         line_chart(
             quality,
@@ -175,7 +175,7 @@ def decision_charts(run: RunRecord) -> list[Markup]:
     ]
 
 
-def whole_range(series: Sequence[Series]) -> tuple[float, float]:
+def full_range(series: Sequence[Series]) -> tuple[float, float]:
     """From zero to slightly above the largest value."""
     ticks = nice_ticks(0, max([1.0, *(y for one in series for _, y in one.points)]))
     return ticks[0], ticks[-1]

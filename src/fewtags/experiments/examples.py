@@ -23,7 +23,7 @@ from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
 from fewtags.experiments.runs import RunRecord, label
 from fewtags.labels import ABSENT, PRESENT
-from fewtags.models.attention_maps import evidence_maps, overlay, tells_where
+from fewtags.models.attention_maps import evidence_maps, is_informative, overlay
 from fewtags.models.build import make_problem
 from fewtags.models.saved import damaged, load_model, read_thresholds
 from fewtags.models.tensor_files import read_arrays
@@ -175,7 +175,9 @@ def heat_maps(
         evidence = evidence_maps(saved.classifier, pixels[None], columns)[0]
         picture = thumbnail(open_image(part.path(row)))
         drawn = {
-            name: overlay(picture, heat) for name, heat in zip(wanted[row], evidence, strict=True) if tells_where(heat)
+            name: overlay(picture, heat)
+            for name, heat in zip(wanted[row], evidence, strict=True)
+            if is_informative(heat)
         }
         maps |= {row: drawn} if drawn else {}
     return maps

@@ -40,7 +40,7 @@ class FoundTags:
         return self.rows[0].right is not None
 
 
-def can_look(run: RunRecord, data: RunData) -> bool:
+def can_search(run: RunRecord, data: RunData) -> bool:
     """Is it quick?"""
     return len(data.train) <= FEW_IMAGES or any(RunFolder(run.folder).outputs.glob("*/about.json"))
 

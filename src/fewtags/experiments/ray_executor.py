@@ -16,7 +16,7 @@ class RayExecutor:
     def __init__(self, cluster: Cluster):
         self.cluster = cluster
         self.running: dict[Any, PlannedRun] = {}
-        self._start = cluster.task(carry_out)
+        self._start = cluster.task(execute_run)
 
     @property
     def has_room(self) -> bool:
@@ -44,7 +44,7 @@ class RayExecutor:
         self.cluster.ray.wait(list(self.running), num_returns=len(self.running), timeout=60)
 
 
-def carry_out(run: PlannedRun, folder: Path, working_folder: str) -> int | None:
+def execute_run(run: PlannedRun, folder: Path, working_folder: str) -> int | None:
     """Runs in a worker: the run as a separate process, as on one machine. It ends with the worker."""
     if os.path.isdir(working_folder):
         os.chdir(working_folder)  # what the grid's relative paths are relative to

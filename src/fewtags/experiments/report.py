@@ -20,7 +20,7 @@ from fewtags.errors import UserError
 from fewtags.experiments.comparison import Comparison, compare_runs
 from fewtags.experiments.curves import learning_charts, method_detail, proportion_charts
 from fewtags.experiments.examples import VERDICTS, Gallery, data_of, test_gallery, training_gallery
-from fewtags.experiments.found import FoundTags, can_look, found_tags
+from fewtags.experiments.found import FoundTags, can_search, found_tags
 from fewtags.experiments.runs import RunRecord, find_runs, groups, label, proportion_label, tidy_rows
 from fewtags.experiments.tables import paper_tables, unique
 from fewtags.progress import duration
@@ -206,7 +206,7 @@ def pictures_of(dataset: str, runs: Sequence[RunRecord], moved_to: Path | None, 
         return Pictures(dataset, problem=str(error))
     best, data = own[0], read[data_key(own[0])]
     decided = [training_gallery(run, read[data_key(run)]) for run in own]
-    soon = can_look(best, data)
+    soon = can_search(best, data)
     return Pictures(
         dataset,
         test_gallery(own, data),

@@ -31,8 +31,8 @@ def evidence_maps(model: Classifier, images: Tensor, columns: Tensor) -> Tensor:
     return torch.stack(shares, dim=1).sum(2).clamp(min=0).detach()
 
 
-def tells_where(heat: Tensor) -> bool:
-    """Does the map [h, w] have more than one location?"""
+def is_informative(heat: Tensor) -> bool:
+    """Does the map [h, w] distinguish locations? A constant or 1 x 1 map does not."""
     return bool(heat.max() > heat.min())
 
 

@@ -46,6 +46,6 @@ class Classifier(nn.Module):
         with torch.autocast(feature_map.device.type, enabled=False):
             return self.head(feature_map.float())
 
-    def behind_backbone(self, maps: Tensor) -> Outputs:
+    def after_backbone(self, maps: Tensor) -> Outputs:
         """The rest of the model, from the backbone's maps."""
         return self.head(self.neck(maps).float())

@@ -1,11 +1,12 @@
-"""A head that starts at the closed form of `models.discriminant`, made in one pass over the images, and may learn more.
+"""A head that starts at the closed form of `models.discriminant`, computed in one pass over the images, and may learn
+more.
 
-    logits = instant(pooled map, names)               fixed once it is made; the method `instant` is nothing else
+    logits = instant(pooled map, names)               fixed after the start; the method `instant` is just this
            + W' x + b                                 what training adds: x is the whitened pooled feature,
-           + v_c . sum_l attention_cl y_l             y_l the whitened windows of the map, looked at by each category
+           + v_c . sum_l attention_cl y_l             y_l the whitened windows of the map, attended to by each category
 
 W, b and v start at 0 and the categories' queries at the mean of their known positives, so training begins exactly at
-the closed form, and a prior draws back to it.
+the closed form, and a prior shrinks towards it.
 """
 
 from __future__ import annotations
@@ -24,42 +25,42 @@ from fewtags.errors import DataError
 from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.discriminant import Basis, Discriminant, DiscriminantSums, unit_length
 from fewtags.models.heads import Head
+from fewtags.models.label_memory import LabelMemory
 from fewtags.models.names import NameScorer
 from fewtags.models.self_labelling import Round, refine
-from fewtags.models.told_labels import ToldLabels
 from fewtags.settings import Settings
 
-KEEP = 2**28  # numbers: so many images' pooled features are kept to choose the penalty and to calibrate by (1 GB)
-WINDOW_ROWS = 30_000  # windows that the directions of the whitened windows are taken from
-NAME_SHARPNESS = 0.7  # classifiers are trained to see one thing in a picture, photographs show several
+KEEP = 2**28  # values: the pooled features kept to choose the penalty and to calibrate (1 GB)
+WINDOW_ROWS = 30_000  # windows used to compute the directions of the whitening
+NAME_SHARPNESS = 0.7  # classifiers are trained on one object per picture, photos show several
 FEW_IMAGES = 200
 MOST_NAMES_SAID = 25
-WHITENING = 2.0  # added to the eigenvalues where features are whitened for the residual
+WHITENING = 2.0  # added to the eigenvalues when features are whitened for the residual
 
 
 class ClosedFormHead(Head["ClosedFormHead.Config"]):
     class Config(Settings):
         known_proportion: float | None = Field(None, gt=0, le=1)
-        """Share of the present labels that are known; by default it is estimated from the labels."""
+        """Share of the present labels that are known; default: estimated from the labels."""
         names: str = "auto"
-        """What the categories' names say: "auto" asks the classifier that the backbone was pretrained with, "none" goes
-        by labels alone, and the path of a file says what single names mean."""
+        """Use of the category names: "auto" uses the classifier the backbone was pretrained with, "none" uses only
+        labels, and the path of a file says what individual names mean."""
         refine: bool = False
-        """Fit a second time, with unknown labels counted as positives as far as they probably are, if it helps to find
-        known ones that are held back."""
+        """Fit a second time, with unknown labels weighted by their probability of being present, if it helps to rank
+        held-out known labels."""
         calibration: str = Field("category", pattern="^(category|shared)$")
-        """From scores to probabilities with a curve per category, or with one that all share."""
+        """From scores to probabilities with one curve per category, or one shared curve."""
         residual: bool = False
-        """Learn on top of the closed form, in training."""
+        """Train a residual on top of the closed form."""
         prior: float = Field(0.03, ge=0)
         """Precision of a Gaussian prior on the residual's weights: half of it times their squares is added to the loss
-        of one image. The larger, the nearer the closed form stays."""
+        of one image. The larger, the closer it stays to the closed form."""
         dropout: float = Field(0.5, ge=0, lt=1)
-        """Share of the residual's inputs dropped in training."""
+        """Dropout on the residual's inputs."""
         window: int = Field(3, ge=1)
         """Side of the windows of the map that the residual attends to."""
         width: int = Field(512, ge=1)
-        """Directions of the windows that are kept, those of most variance first."""
+        """Number of directions of the windows to keep, by variance."""
 
     needs_start = True
     uses_names = True
@@ -68,7 +69,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
 
     def __init__(self, config: Config, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__(config, in_channels, num_categories)
-        # Labels can be taken in one by one only where they alone made the model: no self-labelling, nothing trained.
+        # Single labels can be added only if nothing but labels made the model: no self-labelling, no training.
         keeps_sums = not (config.residual or config.refine)
         self.discriminant = Discriminant(num_categories, in_channels, keeps_sums=keeps_sums)
         self.names: NameScorer | None = None
@@ -79,7 +80,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         self.categories: Sequence[str] = ()
 
     def use_names(self, names: NameScorer | None) -> None:
-        """What the categories' names say about an image, from its pooled feature."""
+        """The name scores of an image, from its pooled feature."""
         self.names = names
 
     def initialise(self, problem: Problem) -> None:
@@ -91,13 +92,13 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
 
     @property
     def thresholds(self) -> Tensor | None:
-        """[C] chosen by expected F1 at the start; None where training moves the probabilities afterwards."""
+        """[C] chosen by expected F1 at the start; None if training changes the probabilities afterwards."""
         return self.discriminant.thresholds if self.residual is None else None
 
     def name_scores(self, unit_features: Tensor) -> Tensor | None:
         """[N, C] of features of length 1 [N, D]; None without names.
 
-        All are taken as of the same length, so that they can be had from stored features too.
+        All are treated as having the same length, so that stored features work too.
         """
         if self.names is None:
             return None
@@ -116,7 +117,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         if prefix + "names.weight" in state and self.names is None:
             parts = {key: state[f"{prefix}names.{key}"] for key in ("weight", "bias", "members", "unit_length")}
             self.names = NameScorer.from_state_dict(parts).to(self.feature_norm.device)
-        state.setdefault(prefix + "feature_norm", self.feature_norm)  # models of before there were names
+        state.setdefault(prefix + "feature_norm", self.feature_norm)  # models from before names
         super()._load_from_state_dict(state, prefix, *more)
 
     # --- the start ---
@@ -163,7 +164,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         return Start("\n".join(sentences), model.known_proportion.clone(), model.left_out(images, weights))
 
     def _about_names(self, weight: float | None) -> list[str]:
-        """What each name was taken for, and their common `weight` beside the labels; None where there are no labels."""
+        """How each name was matched, and their common `weight` relative to the labels; None if there are no labels."""
         if self.names is None:
             return []
         sentence = (
@@ -187,10 +188,10 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             + (f", above all of {which}." if which else ".")
         ]
 
-    # --- labels that change ---
+    # --- changing labels ---
 
     def relabel(self, feature: Tensor, category: int, label: int) -> None:
-        """An image of this pooled feature [D] has the `label` 1, 0 or -1 from now on; see Discriminant.relabel."""
+        """The image with this pooled feature [D] has the `label` 1, 0 or -1 from now on; see Discriminant.relabel."""
         self.discriminant.relabel(feature, category, label)
 
 
@@ -204,7 +205,7 @@ def about_round(how: Round | None) -> str:
 
 
 class Residual(nn.Module):
-    """What is learned on top: zero for every image at the start."""
+    """The trained residual: zero for every image at the start."""
 
     first_query: Tensor
 
@@ -214,7 +215,7 @@ class Residual(nn.Module):
         self.whiten = Whiten(in_channels, in_channels)
         self.whiten_windows = Whiten(in_channels, self.width)
         self.register_buffer("first_query", torch.zeros(num_categories, self.width))
-        self.query = nn.Parameter(torch.zeros(num_categories, self.width))  # what is added to the first one
+        self.query = nn.Parameter(torch.zeros(num_categories, self.width))  # added to the initial one
         self.pooled_weight = nn.Parameter(torch.zeros(num_categories, in_channels))
         self.attended_weight = nn.Parameter(torch.zeros(num_categories, self.width))
         self.bias = nn.Parameter(torch.zeros(num_categories))
@@ -238,7 +239,7 @@ class Residual(nn.Module):
         height, width = feature_map.shape[2:]
         each = torch.eye(height * width).to(feature_map).view(-1, 1, height, width)
         shares = F.avg_pool2d(each, (min(self.window, height), min(self.window, width)), stride=1)  # [h*w, 1, h', w']
-        # As a product this is seven times faster than pooling the map, whose channels come first.
+        # As a product this is seven times faster than pooling the channels-first map.
         windows = shares.flatten(1).T @ feature_map.flatten(2).transpose(1, 2)
         return unit_length(windows), (shares.shape[2], shares.shape[3])
 
@@ -252,7 +253,8 @@ class Residual(nn.Module):
 
 
 class Whiten(nn.Module):
-    """Features in the eigenbasis, divided by the square root of the eigenvalues: all directions count about alike."""
+    """Features in the eigenbasis, divided by the square root of the eigenvalues: all directions have about equal
+    weight."""
 
     mean: Tensor
     transform: Tensor
@@ -264,7 +266,7 @@ class Whiten(nn.Module):
 
     def set(self, basis: Basis) -> None:
         width = self.transform.shape[1]
-        vectors, values = basis.vectors[:, -width:], basis.values[-width:]  # eigenvalues rise
+        vectors, values = basis.vectors[:, -width:], basis.values[-width:]  # eigenvalues are ascending
         self.mean.copy_(basis.mean)
         self.transform.copy_(vectors / basis.scale[:, None] / (values + WHITENING).sqrt())
 
@@ -273,7 +275,7 @@ class Whiten(nn.Module):
 
 
 class FeatureAccumulator:
-    """What is gathered from the batches of maps: sums over all images, and a sample of their pooled features."""
+    """Accumulates sums over all images from batches of maps, and a sample of their pooled features."""
 
     def __init__(
         self,
@@ -281,7 +283,7 @@ class FeatureAccumulator:
         in_channels: int,
         num_images: int,
         residual: Residual | None = None,
-        told: ToldLabels | None = None,
+        told: LabelMemory | None = None,
     ):
         self.residual = residual
         self.statistics = DiscriminantSums(num_categories, in_channels)
@@ -310,7 +312,7 @@ class FeatureAccumulator:
         if self.residual is not None:
             self._add_windows(batch.images.float(), labels, index)
 
-    def _add_known(self, told: ToldLabels, pooled: Tensor, labels: Tensor, index: Tensor) -> None:
+    def _add_known(self, told: LabelMemory, pooled: Tensor, labels: Tensor, index: Tensor) -> None:
         known = (labels != UNKNOWN).any(1)
         self.known.append((index[known], told.key(unit_length(pooled[known])).cpu()))
         rows, columns = (labels != UNKNOWN).nonzero(as_tuple=True)
@@ -325,7 +327,7 @@ class FeatureAccumulator:
         self.window_statistics.add(rows, torch.zeros(len(rows), len(self.window_total)))
 
     def everything(self) -> tuple[DiscriminantSums, Tensor, Tensor]:
-        """Sums, features and labels of all processes; the rows in their own order, however they were dealt out."""
+        """Sums, features and labels of all processes; rows in the original order, however they were distributed."""
         if not self.index:
             raise DataError("None of the training images could be read.")
         index = distributed.gather_rows(torch.cat(self.index))

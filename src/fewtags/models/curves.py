@@ -30,7 +30,7 @@ SLOPE_PRECISION = 4.0  # of a category's slope about the shared one
 INTERCEPT_PRECISION = 0.25
 LOWEST_SLOPE = 0.1
 LOWEST_THRESHOLD, HIGHEST_THRESHOLD = 0.25, 0.75  # a tag that is three times as likely wrong as right is not predicted
-ONE_TAG_SHARE = 0.9  # of the images have exactly one known tag, where that is how they were tagged
+ONE_TAG_SHARE = 0.9  # share of images with exactly one known tag above which this is how they were tagged
 ONE_TAG_PROPORTIONS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 SHARED_BY = 64  # number of categories enough to estimate what all share
 TINY = 1e-12
@@ -125,17 +125,17 @@ def shared_curve(bins: Bins, known_proportion: float | None = None) -> Shared:
     return Shared(max(mean[0], LOWEST_SLOPE), mean[1], known_proportion or mean[2])
 
 
-# --- one known tag an image ---
+# --- one known tag per image ---
 
 
 def has_one_tag_each(labels: Tensor) -> bool:
-    """Does nearly every image have one known tag, and none two? Then it is not chance which are known."""
+    """Does nearly every image have one known tag, and none two? Then the known tags are not a random sample."""
     number = (labels == PRESENT).sum(1)
     return bool((number <= 1).all()) and float((number == 1).float().mean()) >= ONE_TAG_SHARE
 
 
 def one_tag_likelihood(chance: Tensor, labels: Tensor) -> float:
-    """Log likelihood of which tag is the known one, where each image has a single one, any of those present.
+    """Log likelihood of which tag is the known one, if each image has a single one, any of those present.
 
     With S the number of other tags that are present, it is tag c with probability P_c E[1 / (1 + S)], in images that
     have any; and E[1 / (1 + S)] is the integral of prod(1 - P + P t) over t from 0 to 1, the product over the others.

@@ -48,8 +48,8 @@ from fewtags.models.curves import (
     shared_curve,
     soften,
 )
+from fewtags.models.label_memory import LabelMemory
 from fewtags.models.leave_one_out import PENALTIES, Choice, Images, LeftOut, Reliability, choose, spread
-from fewtags.models.told_labels import ToldLabels
 
 PUSH = 0.25  # weight of a known absence, times how likely a presence seemed
 OWN_NAME_WEIGHTS = (0.0, 0.5, 1.0, 2.0)  # of a category, times the common one,
@@ -63,8 +63,8 @@ _SINCE_NAMES = (  # buffers that older models lack
     "first_weights", "first_slope", "first_intercept",
 )  # fmt: skip
 _ONE_TAG_IMAGES = 4000
-NAME_IMAGES = 30.0  # spreads of name scores count as if seen in this many images of the usual spread
-THINGS_IN_A_PICTURE = 2.5  # tags that apply per tag that a classifier sees, which is trained to see one thing
+NAME_IMAGES = 30.0  # prior weight of the usual spread of name scores, in images
+THINGS_IN_A_PICTURE = 2.5  # tags that apply per tag a classifier sees, which is trained on single objects
 _CATEGORIES_FOR_CURVE = 256  # enough to estimate what all share
 
 
@@ -233,7 +233,7 @@ class Discriminant(nn.Module):
         }
         for name, value in kept.items():
             self.register_buffer(name, value, persistent=keeps_sums)
-        self.told = ToldLabels(C, D) if keeps_sums else None
+        self.told = LabelMemory(C, D) if keeps_sums else None
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
         """Models from before names and reliabilities lack some buffers; they predict as before."""
@@ -324,7 +324,7 @@ class Discriminant(nn.Module):
             return None, None, None
         variance = names.var(0, correction=0)
         named = (variance > 1e-12) & (torch.ones_like(variance, dtype=torch.bool) if named is None else named.cpu())
-        # A category that none of a few images shows would have a small spread, and every later image be far above it.
+        # A category absent from a few images would have a small spread, and every later image would be far above it.
         usual = variance[named].mean() if named.any() else torch.ones(())
         deviation = ((len(names) * variance + NAME_IMAGES * usual) / (len(names) + NAME_IMAGES)).sqrt()
         self.name_mean.copy_(names.mean(0))
@@ -499,7 +499,7 @@ class Discriminant(nn.Module):
         if self.told is None:
             raise UserError("This model keeps no sums, so it cannot learn single labels.")
         unit = unit_length(feature).to(self.weights)
-        old = self.told.tell(unit, category, label)
+        old = self.told.update(unit, category, label)
         self.relabel_many(unit[None], category, torch.tensor([old]), torch.tensor([label]))
 
     @torch.no_grad()
@@ -586,7 +586,7 @@ class Discriminant(nn.Module):
             self.thresholds[some] = f1_thresholds(chance, bins.count).to(self.slope)
 
     def _one_tag_proportion(self, images: Images, weights: Tensor, bins: Bins) -> float:
-        """Share of the present tags that are known where each image has a single one: the posterior mean.
+        """Share of the present tags that are known if each image has a single one: the posterior mean.
 
         Images that show one thing only are then known completely, so that at the highest scores hardly a tag seems to
         be missing, and the likelihood that `shared_curve` goes by has the proportion far too high.

@@ -52,7 +52,7 @@ class Head(nn.Module, Generic[C]):
 
     @property
     def needs_labels(self) -> bool:
-        """Is there nothing to learn where not a single tag is known?"""
+        """Is there nothing to learn if no tag is known?"""
         return True
 
     @property

@@ -25,7 +25,7 @@ def upload(
     """Create the repository if needed, upload the model, and return its URL."""
     from huggingface_hub import HfApi
 
-    with said_plainly(repo):
+    with hub_errors(repo):
         api = HfApi(endpoint=endpoint, token=token)
         address = api.create_repo(repo, private=private, exist_ok=True)
         api.upload_folder(
@@ -40,7 +40,7 @@ def download(
     """The folder in the hub's cache with the model."""
     from huggingface_hub import snapshot_download
 
-    with said_plainly(repo):
+    with hub_errors(repo):
         return Path(
             snapshot_download(
                 repo, revision=revision, token=token, endpoint=endpoint, cache_dir=cache_dir, allow_patterns=list(FILES)
@@ -49,7 +49,7 @@ def download(
 
 
 @contextmanager
-def said_plainly(repo: str) -> Iterator[None]:
+def hub_errors(repo: str) -> Iterator[None]:
     """Turns errors of the hub into one sentence."""
     from huggingface_hub.errors import (
         GatedRepoError,

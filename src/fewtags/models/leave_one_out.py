@@ -21,7 +21,7 @@ from fewtags.labels import ABSENT, PRESENT
 
 PENALTIES = (0.2, 0.5, 1.0, 1.7, 3.0, 5.0, 9.0, 16.0, 30.0, 60.0, 200.0, 1000.0)  # the mean eigenvalue is 1
 NAME_WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.5, 4.0, 8.0)
-WITHIN = 1.0  # log likelihood: a larger penalty that is worse by no more than this is taken
+WITHIN = 1.0  # log likelihood: a larger penalty that is worse by no more than this wins
 _CATEGORIES = 256  # two numbers are chosen: these many categories, evenly spaced, are enough to tell them
 _PAIRS = 1600  # left-out positives that are ranked, spread over these categories
 _ROWS = 1000  # other images they are ranked among
@@ -133,7 +133,7 @@ def choose(images: Images, penalties: tuple[float, ...] = PENALTIES) -> Choice:
     if len(penalties) * len(weights) == 1 or not len(pairs.image):
         return Choice(penalties[-1], 1.0 if has_names else 0.0)
     quality = torch.stack([pairs.evidence(pairs.log_ranks(penalty, weights)) for penalty in penalties])  # [P, W]
-    by_penalty = quality[:, 0]  # a name puts many first whatever the penalty; what is left then is noise
+    by_penalty = quality[:, 0]  # names rank many first whatever the penalty; the rest is noise
     best = int((by_penalty >= by_penalty.max() - WITHIN).nonzero().max())
     chance = (quality[best] - quality[best].max()).exp()
     return Choice(penalties[best], float((chance * torch.tensor(weights)).sum() / chance.sum()))

@@ -1,9 +1,9 @@
 """One round of self-labelling for the closed form, if held-out labels show that it helps.
 
-Every unknown label counts as a positive by its probability times a weight, and the form is fitted again. How much
-they count, and with which penalty, is different from one set of images to the next (thousands of small probabilities
-can outweigh a rare category's few known positives), so it is chosen by what is known: a fold of the known positives is
-hidden, the round is made without them, and it is measured where they rank. Leaving out one at a time would not do, as
+Every unknown label counts as a positive with its probability times a weight, and the closed form is refitted. How much
+they count, and with which penalty, differs between datasets (thousands of small probabilities
+can outweigh a rare category's few known positives), so it is chosen by cross-validation: a fold of the known positives
+is hidden, the round is made without them, and their ranks are measured. Leaving out one at a time would not work, as
 the soft labels of the others would have seen it.
 """
 
@@ -21,14 +21,14 @@ from fewtags.models.curves import soften
 from fewtags.models.discriminant import Discriminant, DiscriminantSums, first_of_each
 from fewtags.models.leave_one_out import Choice, Images, LeftOut, Reliability, rank_evidence
 
-SHARPER = 3.0  # labels are guessed with a penalty smaller by this factor: more of them, and more of what is rare
+SHARPER = 3.0  # labels are guessed with a penalty smaller by this factor: more labels, and more rare ones
 SOFT_WEIGHTS = (0.03, 0.1, 0.3, 1.0)
-PENALTY_FACTORS = (0.1, 0.3, 1.0)  # of the second fit, which has more to go by
+PENALTY_FACTORS = (0.1, 0.3, 1.0)  # of the second fit, which has more data
 LEAST_PENALTY = 0.3
-FOLDS = 8  # parts of the known positives that are hidden in turn
-POWER = 0.15  # mean average precision, which is aimed at, looks at the first ranks more than at the last
+FOLDS = 8  # cross-validation folds of the known positives
+POWER = 0.15  # the target, mean average precision, depends more on the first ranks
 CONVINCING = 2.0  # log likelihood by which a round must be better than none
-_CATEGORIES, _ROWS, _HIDDEN = 128, 4000, 640  # enough to choose by
+_CATEGORIES, _ROWS, _HIDDEN = 128, 4000, 640  # enough for the choice
 _PAIRS_AT_ONCE = 2048
 
 
@@ -50,9 +50,9 @@ def refine(
 ) -> tuple[Round | None, Tensor]:
     """Fit `model` again with guessed labels.
 
-    Returns what was chosen, or None where it stays as `choice` made it, and how much every label counts [N, C].
+    Returns what was chosen, or None if it stays as `choice` made it, and the weight of every label [N, C].
 
-    `images` are what `model.fit` gave for these `statistics`.
+    `images` are the result of `model.fit` for these `statistics`.
     """
     known = (images.labels == PRESENT).float()
     proportion = model.known_proportion.clone().cpu()
@@ -73,7 +73,7 @@ def refine(
 
 
 def _best_round(model: Discriminant, images: Images, choice: Choice) -> Round | None:
-    """The best way to refit on labels guessed by `model`; None where none is convincing."""
+    """The best way to refit on labels guessed by `model`; None if none is convincing."""
     columns = (images.labels == PRESENT).sum(0).nonzero()[:, 0]
     if not len(columns):
         return None
@@ -101,7 +101,7 @@ def _best_round(model: Discriminant, images: Images, choice: Choice) -> Round | 
 
 @dataclass(frozen=True)
 class _Trial:
-    """Known positives that are hidden, what is guessed without them, and the images they are ranked among."""
+    """Hidden known positives, the labels guessed without them, and the images they are ranked among."""
 
     model: Discriminant
     images: Images
@@ -117,7 +117,7 @@ class _Trial:
     def of(cls, model: Discriminant, images: Images, columns: Tensor, held_back: Tensor, rows: Tensor) -> _Trial | None:
         labels = images.labels[:, columns].masked_fill(held_back, UNKNOWN)
         known = (labels == PRESENT).float()
-        # Hiding a label tells nothing about a category of which none is left.
+        # Hiding a label says nothing about a category with none left.
         row, column, _ = first_of_each(held_back & known.any(0), max(_HIDDEN // len(columns), 2))
         hidden = torch.stack([row, column], dim=1)
         if not len(hidden):

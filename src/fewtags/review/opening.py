@@ -44,7 +44,7 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
     store = DecisionStore(file if file.is_file() or not read_only else None, read_only=read_only)
     pictures = Pictures(annotations, cache_root(config.cache).parent / "thumbnails")
     name = run.resolve().name
-    names, named = what_names_say(saved, features)
+    names, named = scores_from_names(saved, features)
     session = ReviewSession(
         annotations,
         features,
@@ -60,7 +60,7 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
     return Review(session, pictures, HeatMaps(saved, pictures), about, has_changed(run, annotations))
 
 
-def what_names_say(saved: SavedModel, unit_features: Tensor) -> tuple[Tensor | None, Tensor | None]:
+def scores_from_names(saved: SavedModel, unit_features: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """[N, C] scores of the names of the categories and [C] which have any, where the run's head goes by names."""
     head = saved.classifier.head
     if not isinstance(head, ClosedFormHead) or head.names is None:

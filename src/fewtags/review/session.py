@@ -176,7 +176,7 @@ class ReviewSession:
         self.learner = Learner(unit_features, self.model.basis, seed)
         self._odds: OrderedDict[int, Tensor] = OrderedDict()  # [N] of the closed form, by column
         self._chances: OrderedDict[int, tuple[int, Chances]] = OrderedDict()  # by column, with their stamp
-        self._look_at_all()
+        self._rank_all()
         self.refresh()
 
     def _fit(self, named: Tensor | None) -> Discriminant:
@@ -188,7 +188,7 @@ class ReviewSession:
         names = None if self.names is None else self.names[rows]
         return Discriminant.of(DiscriminantSums.of(features, labels), features, labels, names=names, named=named)
 
-    def _look_at_all(self) -> None:
+    def _rank_all(self) -> None:
         """Rank every category once, before any decision: for the counts, and to draw random samples from."""
         for first in range(0, len(self._categories), _CATEGORIES_AT_ONCE):
             some = slice(first, first + _CATEGORIES_AT_ONCE)

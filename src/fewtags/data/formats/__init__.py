@@ -80,7 +80,7 @@ FORMATS = {
             rank=EMBEDDED,
         ),
         Format("folders", "one folder of images per tag", detects_folders, read_folders, rank=GUESS),
-        Format("untagged", "images without tags, and the categories to look for", detects_untagged, read_untagged),
+        Format("untagged", "images without tags, and the categories to find", detects_untagged, read_untagged),
     )
 }
 
@@ -158,7 +158,7 @@ def choose_format(path: Path, name: str, options: Mapping[str, Any] | None = Non
         return formats[name]
     for rank in sorted({format.rank for format in formats.values()}):
         if rank == GUESS and (options or {}).get("categories") and path.is_dir():
-            return formats["untagged"]  # folder names are no tags where somebody says what to look for
+            return formats["untagged"]  # folder names are not tags if the user lists the categories
         matches = [format for format in formats.values() if format.rank == rank and format.detects(path)]
         if matches and (options or {}).keys() & {"tag_column"} and table_files(path):
             matches = [format for format in matches if "tag_column" in format.options.model_fields]

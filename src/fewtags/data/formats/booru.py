@@ -51,13 +51,13 @@ def detects_booru(path: Path) -> bool:
         return False
     images = [path / image for image in islice(walk_images(path), NUM_SAMPLED)]
     if tag_table(path) is not None:
-        return any(json_beside(image) or sidecar(image).is_file() for image in images)
+        return any(json_sidecar(image) or sidecar(image).is_file() for image in images)
     return any(
-        (file := json_beside(image)) is not None and json_tags(load(file), KINDS) is not None for image in images
+        (file := json_sidecar(image)) is not None and json_tags(load(file), KINDS) is not None for image in images
     )
 
 
-def json_beside(image: Path) -> Path | None:
+def json_sidecar(image: Path) -> Path | None:
     names = (image.stem + ".json", image.name + ".json", f".{image.stem}_meta.json", image.stem + "-danbooru.json")
     return next((file for file in map(image.with_name, names) if file.is_file()), None)
 
@@ -71,7 +71,7 @@ def read_booru(path: Path, options: BooruOptions, images: Path | None) -> Annota
     findings: list[Finding] = []
     rows = []
     for image in walk_images(path, skipped):
-        file, tags = tags_beside(path / image, options, findings)
+        file, tags = sidecar_tags(path / image, options, findings)
         rows.append(Row(image, str(file), set() if tags is None else tags, listed=tags is not None))
     others: set[str] = set()
     if vocabulary is not None:
@@ -86,9 +86,9 @@ def read_booru(path: Path, options: BooruOptions, images: Path | None) -> Annota
     return annotations
 
 
-def tags_beside(image: Path, options: BooruOptions, findings: list[Finding]) -> tuple[Path, set[str] | None]:
+def sidecar_tags(image: Path, options: BooruOptions, findings: list[Finding]) -> tuple[Path, set[str] | None]:
     """The file that was read and its tags, or None if there are none."""
-    file = json_beside(image)
+    file = json_sidecar(image)
     if file is not None:
         tags = json_tags(load(file), options.kinds)
         if tags is None:

@@ -105,7 +105,7 @@ def find_tag_column(table: Table, options: CsvOptions, taken: set[int | None]) -
     if column is not None:
         return column
     if table.header is None:
-        return column_beside_image(table)
+        return column_next_to_image(table)
     left = [column for column in range(len(table.header)) if column not in taken]
     if not left:
         raise UserError(f"{table.file} has only the columns {', '.join(table.header)}; it needs one with the tags.")
@@ -117,7 +117,7 @@ def find_tag_column(table: Table, options: CsvOptions, taken: set[int | None]) -
     )
 
 
-def column_beside_image(table: Table) -> int:
+def column_next_to_image(table: Table) -> int:
     width = max(len(cells) for _, cells in table.rows)
     if width == 1:
         raise UserError(f"{table.file} has only an image column; it needs one with the tags.")

@@ -101,7 +101,7 @@ def locate(
     best, tried = None, []
     for root in roots:
         tried.append(root)
-        located = look_below(root, names, allow_outside)
+        located = search_below(root, names, allow_outside)
         hits = len(names) - located.found.count(None)
         if best is None or hits > len(names) - best.found.count(None):
             best = located
@@ -116,7 +116,7 @@ def locate(
     return best
 
 
-def look_below(root: Path, names: Sequence[str], allow_outside: bool) -> Located:
+def search_below(root: Path, names: Sequence[str], allow_outside: bool) -> Located:
     folder, absolute = ImageFolder(root), Path(os.path.abspath(root)).as_posix()
     located = Located(root, list(names), [])
     for row, name in enumerate(names):

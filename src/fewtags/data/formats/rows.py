@@ -51,7 +51,7 @@ class Row:
     def tags(self) -> set[str]:
         return self.present | self.absent | self.unknown
 
-    def says_nothing_more_than(self, other: Row) -> bool:
+    def adds_nothing_to(self, other: Row) -> bool:
         return (
             self.present <= other.present
             and self.absent <= other.absent
@@ -210,7 +210,7 @@ def merge(rows: list[Row], findings: list[Finding]) -> list[Row]:
 
 
 def add_row(first: Row, row: Row, findings: list[Finding]) -> None:
-    if row.says_nothing_more_than(first):
+    if row.adds_nothing_to(first):
         message = f"repeats what {first.where} says about {row.image}; it was skipped"
         findings.append(Finding("duplicate row", row.where, message))
     if first.split and row.split not in ("", first.split):

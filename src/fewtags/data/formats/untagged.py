@@ -1,4 +1,4 @@
-"""A folder of images that nobody has tagged, and the categories to look for: these are known by their names alone."""
+"""A folder of untagged images, and the categories to find: they are known only by name."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ from fewtags.wording import plural
 
 
 def detects_untagged(path: Path) -> bool:
-    """Never by looking: any folder of images fits. `choose_format` takes it where categories were given and no tag is
+    """Never detected: any folder of images matches. `choose_format` uses it if categories were given and no tags are
     found."""
     return False
 
 
 def read_untagged(path: Path, options: ReadOptions, images: Path | None) -> Annotations:
     if not options.category_list():
-        raise UserError(
-            f"{path} is to be read without tags, so name the categories to look for (--categories dog,sea)."
-        )
+        raise UserError(f"{path} is read without tags, so list the categories to find (--categories dog,sea).")
     if not path.is_dir():
         raise UserError(f"{path} should be a folder of images; it is a file.")
     skipped = Skipped()
     rows = [Row(image, str(path / image), set()) for image in walk_images(path, skipped)]
     if not rows:
-        raise DataError(f"{path} has no images in it.")
+        raise DataError(f"{path} contains no images.")
     annotations = label_rows(
         rows,
         path,

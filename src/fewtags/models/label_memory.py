@@ -18,7 +18,7 @@ PROJECTIONS = 16
 SAME = 0.02  # unit-length features closer than this are of the same image
 
 
-class ToldLabels(nn.Module):
+class LabelMemory(nn.Module):
     directions: Tensor
     keys: Tensor
     entries: Tensor
@@ -46,7 +46,7 @@ class ToldLabels(nn.Module):
         self.entries = entries.to(self.keys.device, torch.int32)
         self._labels = None
 
-    def tell(self, unit_feature: Tensor, category: int, label: int) -> int:
+    def update(self, unit_feature: Tensor, category: int, label: int) -> int:
         """Store a label of one image [D]; returns the previous one."""
         if self._labels is None:
             self._labels = {(image, column): value for image, column, value in self.entries.tolist()}
