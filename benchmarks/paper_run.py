@@ -19,7 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from fewtags.config import load_config
-from fewtags.contract import WordVectors
+from fewtags.contract import Outputs, WordVectors
 from fewtags.models.build import build_classifier
 from fewtags.models.classifier import Classifier
 
@@ -50,7 +50,7 @@ def cost(method: str, num_categories: int) -> Cost:
     model = model.to("meta").train()
     (few, kept_few), (more, kept_more) = (step(model, batch, config.input.size) for batch in (2, 4))
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.eval()(images(2, config.input.size))
+        outputs_of(model.eval(), 2, config.input.size)
     parameters = list(model.parameters())
     return Cost(
         (more - few) / 2,
@@ -72,14 +72,16 @@ def step(model: Classifier, batch: int, size: int) -> tuple[float, float]:
         return tensor
 
     with FlopCounterMode(display=False) as counter, saved_tensors_hooks(keep, lambda tensor: tensor):
-        outputs = model(images(batch, size))
+        outputs = outputs_of(model, batch, size)
         loss = outputs.logits.sum() + (0 if outputs.features is None else outputs.features.sum())
         loss.backward()
     return counter.get_total_flops(), sum(kept.values())
 
 
-def images(batch: int, size: int) -> Tensor:
-    return torch.zeros(batch, 3, size, size, dtype=torch.uint8, device="meta")
+def outputs_of(model: Classifier, batch: int, size: int) -> Outputs:
+    """What the model itself does, without its switch for autocast, which `meta` does not have."""
+    images = torch.zeros(batch, 3, size, size, dtype=torch.uint8, device="meta")
+    return model.head(model.feature_map(images))
 
 
 def main() -> None:
