@@ -143,9 +143,7 @@ def load(port: int, contents: list[bytes], clients: int, seconds: float, rate: f
     for thread in threads:
         thread.join()
     p50, p99 = (float(np.percentile(times, q)) if times else float("nan") for q in (50, 99))
-    per_second = len(times) / (
-        time.monotonic() - stop + seconds
-    )  # to the last answer, not to the last second
+    per_second = len(times) / (time.monotonic() - stop + seconds)  # to the last answer, not to the last second
     return {
         "clients": clients, "answered_per_second": round(per_second, 1), "refused": statuses.get(429, 0),
         "failed": sum(n for s, n in statuses.items() if s not in (200, 429)),
