@@ -26,7 +26,7 @@ from fewtags.data.decisions import read_decisions, summary
 from fewtags.data.prepare import DataConfig, RunData, prepare_data
 from fewtags.data.write_back import LabelSource
 from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
-from fewtags.engine.run import Run
+from fewtags.engine.run import Run, is_mean
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
 from fewtags.models.saved import damaged, file_checksum, read_object
@@ -228,8 +228,9 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
             f"{file} does not match {run.files.config}; were settings changed? Start a new run for them."
         ) from error
     run.epoch, run.step = checkpoint["epoch"], checkpoint["step"]
-    # The sums are over all processes, whose number may have changed: the first process continues with them.
-    run.totals = {name: total if distributed.is_main() else 0.0 for name, total in checkpoint["totals"].items()}
+    # The totals are those of all processes, whose number may have changed: the first one continues the counts.
+    counts = distributed.is_main()
+    run.totals = {name: total if counts or is_mean(name) else 0.0 for name, total in checkpoint["totals"].items()}
     run.best, run.seconds = checkpoint["best"], checkpoint["seconds"]
 
 

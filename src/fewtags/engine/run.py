@@ -103,6 +103,11 @@ class Run:
                 append_line(self.files.bad_images, reason)
 
 
+def is_mean(name: str) -> bool:
+    """Of `Run.totals`: is it a sum of means over the images of a step? Every process has one of these; others count."""
+    return name.startswith(("loss", "stat.", "steps"))
+
+
 def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.device, log: RunLog) -> Run:
     torch.manual_seed(config.seed)
     problem = make_problem(

@@ -25,7 +25,7 @@ from fewtags.engine.evaluation import Batches, predict, predict_some
 from fewtags.engine.predictions import measure
 from fewtags.engine.quality import estimate_run
 from fewtags.engine.record import load_last, log_opening, restore, save_run, write_record
-from fewtags.engine.run import Measured, Run, build_run, choose_device, make_batches, repeatable
+from fewtags.engine.run import Measured, Run, build_run, choose_device, is_mean, make_batches, repeatable
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.schedule import lr_factor
@@ -251,7 +251,7 @@ def finish_epoch(run: Run) -> None:
     objective = run.learner.objective
     share_batch_statistics(run)
     share_broken(run)
-    run.totals = sum_totals(run.totals)
+    run.totals = join_totals(run.totals)
     if not run.totals.get("steps"):
         raise DataError(f"None of the training images could be read; see {run.files.bad_images}.")
     run.log.row("train", epoch, epoch_summary(run))
@@ -283,10 +283,14 @@ def share_broken(run: Run) -> None:
                 run.log.warn(f"Left out: {reason}")
 
 
-def sum_totals(totals: dict[str, float]) -> dict[str, float]:
-    """Sums over all processes; all have the same names."""
-    summed = distributed.sum_across_ranks(torch.tensor(list(totals.values()), dtype=torch.float64))
-    return dict(zip(totals, summed.tolist(), strict=True))
+def join_totals(totals: dict[str, float]) -> dict[str, float]:
+    """Of all processes, which have the same names: counts added up, what is a mean over a step's images averaged.
+
+    So they mean the same whatever the number of processes is, and was before a resume.
+    """
+    summed = distributed.sum_across_ranks(torch.tensor(list(totals.values()), dtype=torch.float64)).tolist()
+    shares = [distributed.world_size() if is_mean(name) else 1 for name in totals]
+    return {name: total / share for name, total, share in zip(totals, summed, shares, strict=True)}
 
 
 def epoch_summary(run: Run) -> dict[str, Any]:
@@ -448,7 +452,7 @@ def finished_result(files: RunFolder, config: RunConfig) -> RunResult | None:
 
 def save_and_stop(run: Run) -> None:
     share_batch_statistics(run)
-    run.totals = sum_totals(run.totals)
+    run.totals = join_totals(run.totals)
     save_run(run)
     raise Interrupted(
         f"Stopped at epoch {run.epoch + 1}, step {run.step}; everything is saved. "
