@@ -20,8 +20,6 @@ import csv
 import json
 import os
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -123,49 +121,49 @@ def epoch(num_images: int, num_categories: int) -> tuple[float, float]:
 WORK = {"start-up": start_up, "instant": instant, "epoch": epoch}
 
 
-def one(work: str, num_images: int, num_categories: int) -> None:
-    """In a process of its own."""
-    import torch
-
-    torch.set_num_threads(1)
-    import fewtags.engine.training  # noqa: F401
-
-    resource.setrlimit(resource.RLIMIT_AS, (int(MEMORY + 6e9), int(MEMORY + 6e9)))
-    seconds, memory = WORK[work](num_images, num_categories)
-    print(json.dumps([seconds, memory]))
+def measured(work: str, num_images: int, num_categories: int) -> tuple[object, ...]:
+    """In a forked process, so that no case sees another's memory; torch is imported once."""
+    inlet, outlet = os.pipe()
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_AS, (int(MEMORY + 6e9), int(MEMORY + 6e9)))
+        try:
+            seconds, memory = WORK[work](num_images, num_categories)
+            answer = (f"{seconds:.2f}", f"{memory:.2f}", "done")
+        except BaseException as error:
+            answer = ("", "", f"{type(error).__name__}: {error}".splitlines()[0][:100])
+        os.write(outlet, json.dumps(answer).encode())
+        os._exit(0)
+    os.close(outlet)
+    with os.fdopen(inlet) as answer_of_child:
+        said = answer_of_child.read()
+    os.waitpid(child, 0)
+    return tuple(json.loads(said)) if said else ("", "", "killed")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/growth"))
-    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.one:
-        one(options.one[0], int(options.one[1]), int(options.one[2]))
-        return
+    import torch
+
+    import fewtags.engine.training  # noqa: F401
+
+    torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     file = options.out / "growth.csv"
     before = list(csv.DictReader(file.open())) if file.is_file() else []
     done = {(row["work"], int(row["images"]), int(row["categories"])) for row in before}
     with file.open("a", newline="") as out:
         writer = csv.DictWriter(out, COLUMNS)
-        if not done:
+        if not before:
             writer.writeheader()
         for work, images, categories in [(w, n, c) for n in IMAGES for c in CATEGORIES for w in WORK]:
-            if (work, images, categories) in done:
-                continue
-            command = [sys.executable, __file__, "--one", work, str(images), str(categories)]
-            answer = subprocess.run(command, capture_output=True, text=True)
-            lines = answer.stdout.strip().splitlines()
-            if answer.returncode == 0:
-                seconds, memory = json.loads(lines[-1])
-                row = (work, images, categories, f"{seconds:.2f}", f"{memory:.2f}", "done")
-            else:
-                said = (answer.stderr.strip().splitlines() or [f"exit code {answer.returncode}"])[-1]
-                row = (work, images, categories, "", "", said[:100])
-            writer.writerow(dict(zip(COLUMNS, row, strict=True)))
-            out.flush()
-            print(*row, flush=True)
+            if (work, images, categories) not in done:
+                row = (work, images, categories, *measured(work, images, categories))
+                writer.writerow(dict(zip(COLUMNS, row, strict=True)))
+                out.flush()
+                print(*row, flush=True)
 
 
 if __name__ == "__main__":
