@@ -468,7 +468,7 @@ def apply(
     ] = "same",
     decisions: Annotated[
         Path | None,
-        typer.Option(help="Write only a CSV of the decisions: who said what about which image, when, in which queue."),
+        typer.Option(help="Write only a CSV of the decisions: image, tag, label, reviewer, time and queue."),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Continue even if the labels have changed since the run was trained.")

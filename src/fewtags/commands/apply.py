@@ -132,7 +132,7 @@ def decisions_of(run: Path) -> list[DecidedLabel]:
 
 
 def write_decision_table(run: Path, file: Path) -> Path:
-    """What holds now of a run's own review, in order of time, for spreadsheets."""
+    """The current decisions of a run's own review, oldest first, for spreadsheets."""
     if file.exists():
         raise UserError(f"{file} exists already; choose another name.")
     with DecisionStore(decisions_file(run), read_only=True) as store:

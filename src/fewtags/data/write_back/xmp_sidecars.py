@@ -1,4 +1,4 @@
-"""Keywords in .xmp files beside the photos; what is in a photo itself stays there."""
+"""Keywords in .xmp files next to the photos; the photos themselves are not modified."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fewtags.labels import ABSENT, PRESENT
 
 
 def rewrite_keywords(source: LabelSource, annotations: Annotations, changes: dict[str, dict[str, Change]]) -> Rewritten:
-    """All .xmp files, changed or not, and new ones where a photo has none yet."""
+    """All .xmp files, changed or not, and new ones for photos without one."""
     spelling, files = TagSpelling(annotations), {}
     for image in walk_images(source.path):
         for file in sidecars(source.path / image):
