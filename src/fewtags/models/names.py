@@ -87,7 +87,7 @@ class NameScorer(nn.Module):
         with torch.autocast(pooled.device.type, enabled=False):  # half precision is too coarse for shares near 1
             # The difference of the two is the logarithm of the classes' share in the softmax.
             shares = F.linear(pooled, self.weight, self.bias).softmax(1) @ self.members.T.float()
-        return torch.where(self.known, shares.clamp(min=torch.finfo(shares.dtype).tiny, max=1).log(), 0.0)
+        return torch.where(self.known, shares.clamp(min=torch.finfo(shares.dtype).tiny, max=1.0).log(), 0.0)
 
     forward = scores
 
