@@ -128,6 +128,14 @@ def shared_curve(bins: Bins, known_proportion: float | None = None) -> Shared:
 # --- one known tag per image ---
 
 
+def straight_curves(bins: Bins, known_proportion: float) -> tuple[Tensor, Tensor]:
+    """Slopes and intercepts [C] of curves without a bend, whose slopes are drawn to one they share."""
+    known = bins.present.sum(0).nonzero()[:, 0]
+    point = torch.tensor([[known_proportion]], dtype=torch.float64)
+    slope = _fit_shared_slopes(bins.of_categories(known), point, torch.zeros_like(point))[0]
+    return fit_curves(bins, Shared(float(slope), 0.0, known_proportion))[:2]
+
+
 def has_one_tag_each(labels: Tensor) -> bool:
     """Does nearly every image have one known tag, and none two? Then the known tags are not a random sample."""
     number = (labels == PRESENT).sum(1)

@@ -47,6 +47,7 @@ from fewtags.models.curves import (
     one_tag_likelihood,
     shared_curve,
     soften,
+    straight_curves,
 )
 from fewtags.models.label_memory import LabelMemory
 from fewtags.models.leave_one_out import PENALTIES, Choice, Images, LeftOut, Reliability, choose, spread
@@ -597,9 +598,8 @@ class Discriminant(nn.Module):
         scores = self._left_out_scores(sample, weights[some], slice(None)).double()
         values = []
         for proportion in ONE_TAG_PROPORTIONS:
-            shared = shared_curve(bins, proportion)
-            slope, intercept = fit_curves(bins, shared)[:2]
-            values.append(one_tag_likelihood(bent(slope * scores + intercept, shared.bend).sigmoid(), sample.labels))
+            slope, intercept = straight_curves(bins, proportion)  # a bend could be taken for more known tags
+            values.append(one_tag_likelihood((slope * scores + intercept).sigmoid(), sample.labels))
         proportions = torch.tensor(ONE_TAG_PROPORTIONS, dtype=torch.float64)
         chance = torch.tensor(values, dtype=torch.float64).softmax(0) * torch.gradient(proportions)[0]
         return float((chance * proportions).sum() / chance.sum())
