@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from conftest import TINY, Cli
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.engine.record import load_labels, load_run_config, load_run_data
+from fewtags.models.saved import load_model
 from fewtags.review.store import DecisionStore, Draft, decisions_file
 
 
@@ -172,6 +174,16 @@ def test_training_again_uses_the_decisions_and_says_where_labels_came_from(cli: 
     changed = np.argwhere(after.train.labels != before.train.labels)
     assert len(changed) == sum(wanted != 0 for wanted in made.values())
     assert load_run_config(second).method_name == "instant"
+
+
+def test_decided_labels_do_not_spoil_the_calibration(cli: Cli, reviewed: Path, tmp_path: Path):
+    """Which labels are decided is not random: the known proportion stays the one of the given labels."""
+    second = tmp_path / "second"
+    cli("train", "--reviewed", reviewed, "--out", second, "-q")
+    before, after = (load_model(run).classifier.head.discriminant for run in (reviewed, second))
+    torch.testing.assert_close(after.known_proportion, before.known_proportion)
+    torch.testing.assert_close(after.slope, before.slope)
+    assert (after.category_count - before.category_count).sum() == sum(v == 1 for v in decisions(reviewed).values())
 
 
 def test_a_second_review_adds_to_the_first(cli: Cli, reviewed: Path, tmp_path: Path):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from timm.utils import ModelEmaV3
+from torch import Tensor
 
 from fewtags.contract import Batch
+from fewtags.distributed import gather_rows
 from fewtags.engine.run import Run, make_batches
+from fewtags.models.heads import Head
 
 
 def start_head(run: Run) -> None:
@@ -20,8 +23,12 @@ def start_head(run: Run) -> None:
     started = time.monotonic()
     was_training = model.training
     model.eval()
-    start = run.learner.start(training_maps(run, plain=model.head.starts_plain), len(run.data.train))
+    batches = training_maps(run, plain=model.head.starts_plain)
+    decided = Decided(run) if run.data.given is not None and model.head.assumes_random_labels else None
+    start = run.learner.start(batches if decided is None else decided.as_given(batches), len(run.data.train))
     run.log.say(start.sentence)
+    if decided is not None and not run.learner.objective.trains:
+        decided.tell(model.head)
     run.left_out = start.left_out
     run.known_proportion = None if start.known_proportion is None else float(start.known_proportion.mean())
     model.train(was_training)
@@ -45,3 +52,31 @@ def training_maps(run: Run, *, plain: bool) -> Iterator[Batch]:
                 with run.autocast():
                     maps = run.learner.model.feature_map(batch.images)
                 yield Batch(maps, batch.labels, batch.index)
+
+
+class Decided:
+    """Labels from a review. Which labels are decided is not random, so a head that assumes random labels starts with
+    the given ones and learns the decided ones afterwards."""
+
+    def __init__(self, run: Run):
+        assert run.data.given is not None
+        self.given, self.labels = (torch.from_numpy(each) for each in (run.data.given, run.data.train.labels))
+        self.changed = self.given != self.labels
+        self.rows: list[Tensor] = []
+        self.features: list[Tensor] = []
+
+    def as_given(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """The batches with the given labels; features of images with decisions are kept."""
+        for batch in batches:
+            index = batch.index.cpu()
+            mine = self.changed[index].any(1)
+            self.rows.append(index[mine])
+            self.features.append(batch.images[mine.to(batch.images.device)].float().mean((2, 3)).cpu())
+            yield Batch(batch.images, self.given[index].to(batch.labels), batch.index)
+
+    def tell(self, head: Head) -> None:
+        """The decided labels; where the head is trained further, its training learns them instead."""
+        rows, features = (gather_rows(torch.cat(part)) for part in (self.rows, self.features))
+        for row, feature in zip(rows.tolist(), features, strict=True):
+            for column in self.changed[row].nonzero()[:, 0].tolist():
+                head.relabel(feature, column, int(self.labels[row, column]))

@@ -71,6 +71,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         super().__init__(config, in_channels, num_categories)
         # Single labels can be added only if nothing but labels made the model: no self-labelling, no training.
         keeps_sums = not (config.residual or config.refine)
+        self.assumes_random_labels = not config.refine
         self.discriminant = Discriminant(num_categories, in_channels, keeps_sums=keeps_sums)
         self.names: NameScorer | None = None
         self.register_buffer("feature_norm", torch.ones(()))  # mean length of the pooled features

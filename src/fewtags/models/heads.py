@@ -42,6 +42,9 @@ class Head(nn.Module, Generic[C]):
     uses_names = False  # uses the category names, in `use_names`, if its setting `names` allows it
     needs_start: bool = False  # needs a pass over the training images before the first epoch
     starts_plain: bool = True  # that pass is without augmentation; otherwise as in the first epoch
+    assumes_random_labels: bool = (
+        False  # that pass has the given labels only; `relabel` tells those decided in a review
+    )
     looks_at_the_average = False  # needs only the average of the map, so nothing else has to be cached
     feature_dim: int | None = None  # width of Outputs.features, None if it has none
 
@@ -71,6 +74,9 @@ class Head(nn.Module, Generic[C]):
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
         """Called if `needs_start`: one pass over the training images, as feature maps in `Batch.images`."""
         raise NotImplementedError
+
+    def relabel(self, feature: Tensor, category: int, label: int) -> None:
+        """Called after the start for a head that `assumes_random_labels`, for every label decided in a review."""
 
     def forward(self, feature_map: Tensor) -> Outputs:
         raise NotImplementedError
