@@ -80,7 +80,7 @@ class NameScorer(nn.Module):
 
     def scores(self, pooled: Tensor) -> Tensor:
         """logsumexp of the category's class logits - logsumexp of all, [N, C]; at most 0."""
-        if len(pooled) > ROWS_AT_ONCE:
+        if not torch.compiler.is_compiling() and len(pooled) > ROWS_AT_ONCE:  # an exported batch has any length
             return torch.cat([self.scores(rows) for rows in pooled.split(ROWS_AT_ONCE)])
         pooled = pooled.float()
         pooled = torch.where(self.unit_length, F.normalize(pooled, dim=1), pooled)
