@@ -262,7 +262,7 @@ def test_predict_below_a_file(cli: Cli, trained, patches, tmp_path):
 
 RUNS = {
     "known above 1": (["data.known=1.5"], USAGE, ["1.5", "at most 1"]),
-    "known 0": (["data.known=0"], USAGE, ["proportion", "0", "above 0"]),
+    "known 0": (["data.known=0"], DATA, ["No tag is known", "'an'", "tag some images"]),
     "method and head do not fit": (["method=cst", "head=linear"], USAGE, ["'cst'", "'linear'", "head=decoupled"]),
     "no such backbone": (["model.backbone=resnet5O"], USAGE, ["resnet5O", "did you mean 'resnet50'"]),
     "no such stage": (["model.train_from=layr4"], USAGE, ["layr4", "did you mean 'layer4'"]),

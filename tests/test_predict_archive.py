@@ -128,7 +128,7 @@ def test_what_is_not_a_number_is_an_error_and_never_written(cli: Cli, trained, p
     assert answer.code == 1
     assert "For 9 of 10 images the model's output is NaN" in answer.err
     rows = [json.loads(line, parse_constant=pytest.fail) for line in out.read_text(encoding="utf-8").splitlines()]
-    assert sum("not a number" in row["error"] for row in rows) == 9
+    assert sum("output is NaN" in row["error"] for row in rows) == 9
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])

@@ -187,7 +187,7 @@ def test_features_of_another_shape_are_refused(instant, patches):
     features = instant.features(patches.path(0))
     not_finite = np.full(features.shape[1], np.nan, np.float32)
     for wrong in (features, features[0, :5], "red", features[0].astype(int), not_finite):
-        with pytest.raises(UserError, match=r"Features of this tagger have the shape \[\d+\]|non-finite"):
+        with pytest.raises(UserError, match=r"Features of this tagger have the shape \[\d+\]|not finite"):
             instant.relabel(wrong, "red", 1)
     for wrong in (features[0], features[:, :5], features[None]):
         with pytest.raises(UserError, match=r"Features of this tagger have the shape \[N, \d+\]"):

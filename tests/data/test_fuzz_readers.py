@@ -87,7 +87,7 @@ def as_bytes(content: str | bytes) -> bytes:
     return content.encode() if isinstance(content, str) else content
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if LABEL_FILES[name]])
+@pytest.mark.parametrize("name", [name for name in FORMATS if LABEL_FILES.get(name)])
 @few
 @given(data=st.data())
 def test_damaged_label_files(name: str, data: st.DataObject) -> None:

@@ -106,7 +106,7 @@ def test_what_is_trained_through_the_backbone_is_refused(on_ray, patches, tmp_pa
 
 
 def test_more_than_any_machine_has_is_refused(two_workers, trained, patches):
-    with cluster("local", cpus=1000), pytest.raises(UserError, match="asks for 1000 CPUs and 0 GPUs"):
+    with cluster("local", cpus=1000), pytest.raises(UserError, match="needs 1000 CPUs and 0 GPUs"):
         list(predict_files(load_model(trained), [patches.path(0)]))
 
 
