@@ -15,6 +15,7 @@ from fewtags.engine.onnx_tagger import ExportedTagger
 from fewtags.errors import RunFailed, UserError
 from fewtags.export import onnx_file
 from fewtags.export.onnx_file import export_model
+from fewtags.models.names import NameScorer
 from fewtags.models.saved import load_model
 
 onnx = pytest.importorskip("onnx")
@@ -125,3 +126,19 @@ def test_what_is_not_an_exported_model_is_said(content, tmp_path):
     file.write_bytes(content)
     with pytest.raises(UserError, match=r"x\.onnx"):
         ExportedTagger(file)
+
+
+def test_scores_by_names_can_be_exported(tmp_path):
+    """They are part of `instant` where the backbone has ImageNet classes."""
+    import onnxruntime
+
+    generator = torch.Generator().manual_seed(0)
+    weight, bias = torch.randn(6, 4, generator=generator), torch.randn(6, generator=generator)
+    members = torch.tensor([[1, 1, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0]]).bool()
+    scorer = NameScorer(weight, bias, members).eval()
+    pooled = torch.randn(3, 4, generator=generator)
+    batch = {"pooled": {0: torch.export.Dim("batch")}}
+    torch.onnx.export(scorer, (pooled,), str(tmp_path / "x.onnx"), dynamic_shapes=batch, dynamo=True, verbose=False)
+    session = onnxruntime.InferenceSession(str(tmp_path / "x.onnx"))
+    (scores,) = session.run(None, {session.get_inputs()[0].name: pooled[:2].numpy()})
+    np.testing.assert_allclose(scores, scorer.scores(pooled[:2]).numpy(), atol=1e-5)
