@@ -130,7 +130,10 @@ class DecisionStore:
         try:
             self._connection = sqlite3.connect(place, uri=True, check_same_thread=False, isolation_level=None)
             self._prepare()
-        except sqlite3.DatabaseError as error:
+        except (
+            sqlite3.DatabaseError,
+            UnicodeDecodeError,
+        ) as error:  # the latter of damaged bytes in SQLite's message
             raise self._unusable(str(error)) from error
 
     def _unusable(self, why: str) -> UserError:
