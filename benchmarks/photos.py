@@ -40,6 +40,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from fewtags.commands.models import How
 from fewtags.commands.predict import write_predictions
 from fewtags.data.dataset import Collate, Sample
 from fewtags.data.formats import read_annotations
@@ -291,7 +292,7 @@ def predict(files: list[Path], rounds: int, scratch: Path, runtime_name: str) ->
     out = scratch / "tags.jsonl"
 
     def tag() -> None:
-        write_predictions(scratch / "tagger", [folder], out, overwrite=True, runtime=runtime.name, quiet=True)
+        write_predictions(scratch / "tagger", files, out, overwrite=True, how=How(runtime=runtime.name), quiet=True)
 
     times = in_turns(rounds, features=lambda: whole_pass(runtime, files), predict=tag)
     wall = {name: times[name]["wall"] for name in times}
