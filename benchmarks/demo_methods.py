@@ -10,12 +10,12 @@ side.
 from __future__ import annotations
 
 import argparse
-import csv
 import shutil
 import statistics
 from pathlib import Path
 
 import torch
+from result_rows import append_result, read_results
 
 from fewtags.commands.demo import NUM_PICTURES, demo_config
 from fewtags.config import load_config
@@ -64,21 +64,6 @@ def measure(name: str, seed: int, work: Path) -> dict[str, object]:
     return {"method": name, "known": KNOWN, "seed": seed, **scores, **found, "seconds": round(result.seconds, 1)}
 
 
-def read_results() -> list[dict[str, str]]:
-    file = RESULTS / "runs.csv"
-    return list(csv.DictReader(file.open(encoding="utf-8"))) if file.is_file() else []
-
-
-def append(row: dict[str, object]) -> None:
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    new = not (RESULTS / "runs.csv").is_file()
-    with (RESULTS / "runs.csv").open("a", encoding="utf-8", newline="") as out:
-        writer = csv.DictWriter(out, FIELDS)
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
-
-
 def table(names: list[str], rows: list[dict[str, str]]) -> list[str]:
     lines = ["| method | mAP | OF1 | CF1 | seeds | found: precision | recall |", "|---|---|---|---|---|---|---|"]
     for name in names:
@@ -100,7 +85,7 @@ def mean_of(values: list[str]) -> str:
 
 
 def write_page() -> None:
-    rows = read_results()
+    rows = read_results(RESULTS / "runs.csv")
     first = [row for row in rows if int(row["seed"]) in SEEDS]
     text = [
         "# Every method on the demo's pictures", "",
@@ -135,12 +120,12 @@ def main() -> None:
     todo = [(name, seed) for seed in SEEDS for name in (*METHODS, *RELATIVE)]
     todo += [(name, seed) for seed in FRESH_SEEDS for name in FRESH]
     todo += [(name, seed) for seed in SEEDS for name in CHANGES]
-    done = {(row["method"], int(row["seed"])) for row in read_results()}
+    done = {(row["method"], int(row["seed"])) for row in read_results(RESULTS / "runs.csv")}
     chosen = options.methods.split(",") if options.methods else [name for name, _ in todo]
     todo = [run for run in todo if run not in done and run[0] in chosen]
     for name, seed in todo[part - 1 :: parts]:
         row = measure(name, seed, options.work)
-        append(row)
+        append_result(RESULTS / "runs.csv", FIELDS, row)
         print(row, flush=True)
     write_page()
 

@@ -9,13 +9,11 @@ says at the end, from each label judged without itself; true is the same scores 
 
 from __future__ import annotations
 
-import argparse
 import csv
-from pathlib import Path
 
 import numpy as np
 import torch
-from photo_features import Photos, photos
+from photo_features import Photos, options_parser, photos
 
 from fewtags.data.partial_labels import hide_labels
 from fewtags.estimates import estimate_quality
@@ -70,15 +68,8 @@ def summary(rows: list[dict[str, object]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/VOCdevkit"))
-    parser.add_argument(
-        "--weights", type=Path, default=Path("../shared/weights/tf_efficientnet_lite0_fp16.safetensors")
-    )
-    parser.add_argument("--out", type=Path, default=Path("results/estimates"))
-    parser.add_argument("--work", type=Path, default=Path("runs/voc-features"), help="where features are kept")
+    parser = options_parser(__doc__, "results/estimates")
     parser.add_argument("--known", type=float, nargs="+", default=[0.1, 0.3, 0.5])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()
     found = photos(options.data, options.weights, options.work)
     rows = []

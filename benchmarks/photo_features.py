@@ -5,6 +5,7 @@ They are computed a thousand images at a time, so that a stopped benchmark does 
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,19 @@ class Photos:
     train: Part
     test: Part
     named: Tensor | None  # [C] which names the backbone's classifier knows
+
+
+def options_parser(about: str | None, out: str) -> argparse.ArgumentParser:
+    """The options of every benchmark that starts from these features; `about` is its documentation."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data/VOCdevkit"))
+    parser.add_argument(
+        "--weights", type=Path, default=Path("../shared/weights/tf_efficientnet_lite0_fp16.safetensors")
+    )
+    parser.add_argument("--out", type=Path, default=Path(out))
+    parser.add_argument("--work", type=Path, default=Path("runs/voc-features"), help="where features are kept")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    return parser
 
 
 def photos(data: Path, weights: Path, folder: Path, backbone: str = "tf_efficientnet_lite0") -> Photos:

@@ -18,7 +18,6 @@ decisions until that share of the tag's own hidden ones is found. A run that was
 
 from __future__ import annotations
 
-import argparse
 import csv
 import math
 from collections.abc import Iterator, Sequence
@@ -27,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from photo_features import Photos, photos
+from photo_features import Photos, options_parser, photos
 from torch import Tensor
 
 from fewtags.data.partial_labels import hide_labels
@@ -189,15 +188,8 @@ def write_rows(file: Path, rows: Sequence[dict[str, object]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path("../shared/data/VOCdevkit"))
-    parser.add_argument(
-        "--weights", type=Path, default=Path("../shared/weights/tf_efficientnet_lite0_fp16.safetensors")
-    )
-    parser.add_argument("--out", type=Path, default=Path("results/review-clicks"))
-    parser.add_argument("--work", type=Path, default=Path("runs/voc-features"), help="where features are kept")
+    parser = options_parser(__doc__, "results/review-clicks")
     parser.add_argument("--known", type=float, default=0.1)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rankings", nargs="+", choices=RANKINGS, default=RANKINGS)
     options = parser.parse_args()
     found = photos(options.data, options.weights, options.work)

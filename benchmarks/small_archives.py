@@ -10,7 +10,6 @@ seed draws other photos and hides other labels.
 from __future__ import annotations
 
 import argparse
-import csv
 import shutil
 import statistics
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from result_rows import append_result, read_results
 
 from fewtags.config import load_config, read_yaml
 from fewtags.data.annotations import Annotations
@@ -95,24 +95,6 @@ def measure(cell: Cell, annotations: Annotations, shared: Path, cache: str, work
     return {**vars(cell), **{name: round(float(value), 2) for name, value in numbers.items()}}
 
 
-# --- files ---
-
-
-def read_results() -> list[dict[str, str]]:
-    file = RESULTS / "runs.csv"
-    return list(csv.DictReader(file.open(encoding="utf-8"))) if file.is_file() else []
-
-
-def append(row: dict[str, object]) -> None:
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    new = not (RESULTS / "runs.csv").is_file()
-    with (RESULTS / "runs.csv").open("a", encoding="utf-8", newline="") as out:
-        writer = csv.DictWriter(out, FIELDS)
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
-
-
 def tables(rows: list[dict[str, str]]) -> str:
     """Means over seeds: mAP, and precision at the saved thresholds with what was promised."""
     parts = []
@@ -154,13 +136,13 @@ def main() -> None:
     options = parser.parse_args()
     if not options.tables:
         annotations = read_annotations(str(options.shared / "data/VOCdevkit"))
-        done = {tuple(row[field] for field in FIELDS[:5]) for row in read_results()}
+        done = {tuple(row[field] for field in FIELDS[:5]) for row in read_results(RESULTS / "runs.csv")}
         for cell in cells():
             if cell.key not in done and cell.method in options.methods.split(","):
                 row = measure(cell, annotations, options.shared, options.cache, options.work)
-                append(row)
+                append_result(RESULTS / "runs.csv", FIELDS, row)
                 print(row, flush=True)
-    print(tables(read_results()))
+    print(tables(read_results(RESULTS / "runs.csv")))
 
 
 if __name__ == "__main__":

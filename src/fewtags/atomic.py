@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -73,6 +74,21 @@ def reserve(file: Path) -> None:
     if hasattr(os, "posix_fallocate"):
         with naming(file), file.open("r+b") as out:
             os.posix_fallocate(out.fileno(), 0, file.stat().st_size)
+
+
+def file_stamp(file: Path) -> str:
+    """Size and modification time: where they differ, the file has changed."""
+    try:
+        status = file.stat()
+    except OSError:
+        return "missing"
+    return f"{status.st_size}\0{status.st_mtime_ns}"
+
+
+def file_checksum(file: Path) -> str:
+    """SHA-256 of its content."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def file_crc(file: Path) -> int:

@@ -34,6 +34,21 @@ def only_process_in(folder: Path, doing: str, *, patience: float | None = None) 
 
 
 @contextmanager
+def one_at_a_time(result: Path) -> Iterator[None]:
+    """Of the processes that need `result`, one computes it and the others wait. Not on Windows, where each computes."""
+    locks = result.parent / ".locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with (locks / result.name).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
 def _locked(file: Path, in_use: str, doing: str, patience: float) -> Iterator[None]:
     stream = _open_and_lock(file, patience)
     if stream is None:

@@ -8,16 +8,12 @@ from fewtags.metrics import mean_average_precision
 from fewtags.models import self_labelling
 from fewtags.models.discriminant import Discriminant, DiscriminantSums
 from fewtags.models.self_labelling import refine
+from made_features import some_images
 
 
-def some_images(num_images, known, seed=0, strength=0.4, num_categories=6, dim=60):
-    """Features with a direction per category, the truth, and labels of which a share is known."""
-    directions = torch.randn(num_categories, dim, generator=torch.Generator().manual_seed(99))
-    generator = torch.Generator().manual_seed(seed)
-    truth = torch.rand(num_images, num_categories, generator=generator) < 0.2
-    features = strength * truth.float() @ directions + torch.randn(num_images, dim, generator=generator) + 1
-    hidden = torch.rand(truth.shape, generator=generator) >= known
-    return features, truth, (truth & ~hidden).to(torch.int8)
+def weak_images(num_images, known, seed=0):
+    """Whose categories can hardly be told by a few labels."""
+    return some_images(num_images, num_categories=6, dim=60, known=known, seed=seed, strength=0.4)
 
 
 def fitted(features, labels):
@@ -28,12 +24,12 @@ def fitted(features, labels):
 
 
 def quality(model, known):
-    images, answers, _ = some_images(3000, known, seed=1)
+    images, answers, _ = weak_images(3000, known, seed=1)
     return mean_average_precision(model.scores(images).numpy(), answers.numpy())
 
 
 def test_with_a_tenth_of_the_labels_known_it_helps():
-    features, _, labels = some_images(1500, 0.1)
+    features, _, labels = weak_images(1500, 0.1)
     model, images, sums, choice = fitted(features, labels)
     before = quality(model, 0.1)
     how, weights = refine(model, images, sums, choice)
@@ -45,7 +41,7 @@ def test_with_a_tenth_of_the_labels_known_it_helps():
 
 @pytest.mark.parametrize("known", [0.3, 1.0])
 def test_it_never_costs_much(known):
-    features, _, labels = some_images(1500, known)
+    features, _, labels = weak_images(1500, known)
     model, images, sums, choice = fitted(features, labels)
     before = quality(model, known)
     refine(model, images, sums, choice)
@@ -54,7 +50,7 @@ def test_it_never_costs_much(known):
 
 def test_where_none_is_convincing_everything_stays_as_it_was(monkeypatch):
     monkeypatch.setattr(self_labelling, "CONVINCING", 1e6)
-    model, images, sums, choice = fitted(*some_images(400, 0.2)[::2])
+    model, images, sums, choice = fitted(*weak_images(400, 0.2)[::2])
     before = {name: value.clone() for name, value in model.named_buffers()}
     how, _ = refine(model, images, sums, choice)
     assert how is None
@@ -64,7 +60,7 @@ def test_where_none_is_convincing_everything_stays_as_it_was(monkeypatch):
 
 @pytest.mark.parametrize("number", [1, 3, 12])
 def test_tiny_sets_are_left_alone_or_stay_finite(number):
-    features, _, labels = some_images(number, 0.5)
+    features, _, labels = weak_images(number, 0.5)
     labels[0, 0] = PRESENT
     model, images, sums, choice = fitted(features, labels)
     refine(model, images, sums, choice)

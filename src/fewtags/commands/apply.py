@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fewtags.atomic import atomic_write
+from fewtags.atomic import atomic_write, file_checksum
 from fewtags.data.annotations import Annotations
 from fewtags.data.csv_cells import protected
 from fewtags.data.decisions import STATES, DecidedLabel, latest, read_decisions
@@ -27,7 +27,7 @@ from fewtags.data.write_back import (
 from fewtags.engine.record import load_labels, load_run_config, load_run_data, new_place
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
-from fewtags.models.saved import file_checksum, read_object
+from fewtags.models.saved import read_object
 from fewtags.review.store import DecisionStore, decisions_file
 from fewtags.wording import plural
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from fewtags.atomic import file_checksum
 from fewtags.engine.cluster import active_cluster
 from fewtags.engine.onnx_tagger import ExportedTagger, is_exported
 from fewtags.engine.predictions import Prediction
@@ -84,8 +85,7 @@ class ExportedModel:
         digest = hashlib.sha256()
         for part in (self.file, self.file.with_suffix(".bin")):  # OpenVINO stores the weights next to its .xml
             if part.is_file() and (part == self.file or self.file.suffix == ".xml"):
-                with part.open("rb") as stream:
-                    digest.update(hashlib.file_digest(stream, "sha256").digest())
+                digest.update(bytes.fromhex(file_checksum(part)))
         return digest.hexdigest()[:32]
 
     def purpose_thresholds(self, precision: float | None, recall: float | None) -> tuple[np.ndarray, str]:
@@ -121,12 +121,12 @@ class SavedFolder:
         )  # fmt: skip
 
     def fingerprint(self) -> str:
+        from fewtags.models.tensor_files import add_tensors  # brings torch
+
         saved = self.saved
         about = [self.categories, self.thresholds.tolist(), saved.input.model_dump(mode="json"), saved.model.backbone]
         digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-        for name, tensor in saved.classifier.state_dict().items():
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        add_tensors(digest, saved.classifier.state_dict())
         return digest.hexdigest()[:32]
 
     def purpose_thresholds(self, precision: float | None, recall: float | None) -> tuple[np.ndarray, str]:

@@ -16,7 +16,6 @@ interrupted `prepare` resumes after the last complete line.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import zlib
@@ -28,7 +27,7 @@ from typing import IO
 import numpy as np
 from PIL import Image
 
-from fewtags.atomic import write_json
+from fewtags.atomic import file_checksum, write_json
 from fewtags.data.annotations import Annotations
 from fewtags.data.images import DECODER, BadImage
 from fewtags.data.prefetch import default_workers, in_order
@@ -129,8 +128,7 @@ def is_same(file: Path, row: Row) -> bool:
 
 def file_hash(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_checksum(path)
     except OSError:
         return "missing"
 

@@ -19,7 +19,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewtags.atomic import atomic_write, naming, write_json
+from fewtags.atomic import atomic_write, file_stamp, naming, write_json
 from fewtags.contract import Batch
 from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import ImageDataset, Loaded
@@ -43,8 +43,10 @@ from fewtags.engine.ray_pass import make_pass
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.runtime import KINDS, choose_runtime
 from fewtags.errors import DataError, RunFailed, UserError
+from fewtags.locks import one_at_a_time
 from fewtags.models.backbones import Backbone
 from fewtags.models.classifier import Classifier
+from fewtags.models.tensor_files import add_tensors
 from fewtags.progress import ProgressBar, progress_bar
 from fewtags.train_settings import CacheConfig
 
@@ -301,22 +303,6 @@ def temporary_root() -> Path:
     return folder
 
 
-@contextmanager
-def one_at_a_time(result: Path) -> Iterator[None]:
-    """Of the runs that need `result`, one computes it and the others wait. The lock is released when its process
-    ends."""
-    locks = result.parent / ".locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    with (locks / result.name).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 # --- what a cache depends on ---
 
 
@@ -353,11 +339,7 @@ def image_stamps(annotations: Annotations) -> str:
     digest = hashlib.sha256()
     for row in range(len(annotations)):
         path = annotations.path(row)
-        try:
-            status = path.stat()
-            digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-        except OSError:
-            digest.update(f"{path.resolve()}\0missing\n".encode())
+        digest.update(f"{path.resolve()}\0{file_stamp(path)}\n".encode())
     return digest.hexdigest()
 
 
@@ -365,9 +347,7 @@ def weights_hash(backbone: Backbone) -> str:
     digest = hashlib.sha256(json.dumps([backbone.mean, backbone.std]).encode())
     digest.update(backbone.variant.encode())
     for stage in list(backbone.stages.values())[: backbone.num_frozen]:
-        for name, tensor in stage.state_dict().items():
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        add_tensors(digest, stage.state_dict())
     return digest.hexdigest()
 
 

@@ -17,20 +17,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewtags.atomic import file_crc, reserve, write_json
+from fewtags.atomic import file_crc, file_stamp, reserve, write_json
 from fewtags.config import RunConfig
 from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import ImageDataset
 from fewtags.engine.evaluation import Batches
-from fewtags.engine.feature_cache import cached_batches, keeps_averages, keeps_features, one_at_a_time
+from fewtags.engine.feature_cache import cached_batches, keeps_averages, keeps_features
 from fewtags.engine.feature_pass import FeatureBatches
 from fewtags.engine.ray_pass import make_pass
 from fewtags.engine.run import choose_device, precision_of
 from fewtags.engine.runtime import choose_runtime
 from fewtags.errors import DataError, RunFailed
+from fewtags.locks import one_at_a_time
 from fewtags.models.build import first_trained
 from fewtags.models.discriminant import unit_length
 from fewtags.models.saved import SavedModel
+from fewtags.models.tensor_files import add_tensors
 from fewtags.progress import progress_bar
 
 ROWS_AT_ONCE = 4096
@@ -166,16 +168,10 @@ def batches_for(saved: SavedModel, annotations: Annotations, config: RunConfig |
 def outputs_key(saved: SavedModel, annotations: Annotations) -> str:
     """Hash of everything the outputs depend on. A file counts as changed if its size or modification time differs."""
     digest = hashlib.sha256(json.dumps(saved.input.model_dump(mode="json"), sort_keys=True).encode())
-    for name, tensor in saved.classifier.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    add_tensors(digest, saved.classifier.state_dict())
     for row in range(len(annotations)):
         path = annotations.path(row)
-        try:
-            state = path.stat()
-            digest.update(f"{path}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
-        except OSError:
-            digest.update(f"{path}\0missing\n".encode())
+        digest.update(f"{path}\0{file_stamp(path)}\n".encode())
     return digest.hexdigest()[:24]
 
 

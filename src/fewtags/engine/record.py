@@ -18,7 +18,7 @@ import torch
 
 import fewtags
 from fewtags import distributed
-from fewtags.atomic import atomic_write, write_json
+from fewtags.atomic import atomic_write, file_checksum, write_json
 from fewtags.config import RunConfig, flat, read_yaml, resolve
 from fewtags.contract import WordVectors
 from fewtags.data.annotations import Annotations
@@ -29,7 +29,7 @@ from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
 from fewtags.engine.run import Run, is_mean
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
-from fewtags.models.saved import damaged, file_checksum, read_object
+from fewtags.models.saved import damaged, read_object
 from fewtags.models.tensor_files import first_line, read_arrays
 from fewtags.wording import plural
 

@@ -12,7 +12,6 @@ training, so a model outlives both. Format 1 (`tagger.json`, `instant.safetensor
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import fewtags
-from fewtags.atomic import atomic_write, write_json
+from fewtags.atomic import atomic_write, file_checksum, write_json
 from fewtags.contract import WordVectors
 from fewtags.data.preprocess import InputConfig
 from fewtags.errors import UserError
@@ -116,11 +115,6 @@ def without_paths(training: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(model, dict) and model.get("weights"):
         model["weights"] = Path(str(model["weights"])).name
     return record
-
-
-def file_checksum(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 # --- reading ---

@@ -1,13 +1,15 @@
-"""Reads what torch.save and NumPy wrote, without executing pickled code; and where a saved model has its tensors."""
+"""Reads what torch.save and NumPy wrote, without executing pickled code; hashes tensors; files of a saved model."""
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fewtags.errors import UserError
 
@@ -40,3 +42,10 @@ def first_line(error: Exception) -> str:
     """The message of another library's exception, shortened to fit in a sentence."""
     lines = str(error).strip().splitlines()
     return lines[0][:150].rstrip(".:") if lines else type(error).__name__
+
+
+def add_tensors(digest: Any, tensors: Mapping[str, Tensor]) -> None:
+    """Names and values of `tensors` into a hash."""
+    for name, tensor in tensors.items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())

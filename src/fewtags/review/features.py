@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fewtags.atomic import atomic_write, file_crc, write_json
+from fewtags.atomic import atomic_write, file_crc, file_stamp, write_json
 from fewtags.data.annotations import Annotations
 from fewtags.engine.prediction import pooled_features
 from fewtags.models.discriminant import unit_length
 from fewtags.models.saved import SavedModel
+from fewtags.models.tensor_files import add_tensors
 from fewtags.progress import progress_bar
 
 
@@ -60,16 +60,9 @@ def _read(numbers: Path, about: Path, key: str) -> tuple[Tensor, dict[int, str]]
 def _key(saved: SavedModel, annotations: Annotations) -> str:
     """Hash of everything the features depend on. A file has changed if its size or modification time has."""
     digest = hashlib.sha256(json.dumps(saved.input.model_dump(mode="json"), sort_keys=True).encode())
-    for name, tensor in saved.classifier.state_dict().items():
-        if not name.startswith("head."):
-            digest.update(name.encode())
-            digest.update(tensor.contiguous().cpu().numpy().tobytes())
+    tensors = saved.classifier.state_dict()
+    add_tensors(digest, {name: tensor for name, tensor in tensors.items() if not name.startswith("head.")})
     for row in range(len(annotations)):
         path = annotations.path(row)
-        digest.update(str(path).encode())
-        try:
-            state = os.stat(path)
-            digest.update(f"{state.st_mtime_ns} {state.st_size}".encode())
-        except OSError:
-            digest.update(b"missing")
+        digest.update(f"{path}\0{file_stamp(path)}\n".encode())
     return digest.hexdigest()[:24]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from fewtags.atomic import file_checksum
 from fewtags.data.annotations import Annotations
 from fewtags.data.images import FORMATS, LYING, ORIENTATION, BadImage, open_image, open_resized
 from fewtags.errors import UserError
@@ -71,8 +72,7 @@ class Pictures:
             file = self.path(row)
             state = _state(file)
             if row not in self._hashes or self._hashes[row][0] != state:
-                with file.open("rb") as stream:
-                    self._hashes[row] = (state, hashlib.file_digest(stream, "sha256").hexdigest())
+                self._hashes[row] = (state, file_checksum(file))
         except (NotShown, OSError):
             return ""
         return self._hashes[row][1]
