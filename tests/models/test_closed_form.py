@@ -8,6 +8,7 @@ import fewtags.models.closed_form as module
 from fewtags.contract import Batch
 from fewtags.metrics import mean_average_precision
 from fewtags.models import self_labelling
+from fewtags.models.best_window import unit_windows
 from fewtags.models.closed_form import ClosedFormHead, Whiten
 from fewtags.models.discriminant import Basis, Discriminant, DiscriminantSums
 from fewtags.models.names import NameScorer
@@ -150,10 +151,9 @@ def test_the_residual_is_zero_at_the_start_and_gets_gradients(world):
 
 
 @pytest.mark.parametrize("shape", [(7, 7), (5, 4), (2, 6), (1, 1)])
-def test_windows_are_unit_length_averages(world, shape):
-    residual = started(world, residual=True)[0].residual
+def test_windows_are_unit_length_averages(shape):
     maps = torch.rand(3, DIM, *shape)
-    windows, grid = residual.unit_windows(maps)
+    windows, grid = unit_windows(maps, 3)
     pooled = F.avg_pool2d(maps, [min(3, side) for side in shape], stride=1)
     assert grid == tuple(pooled.shape[2:])
     torch.testing.assert_close(windows, F.normalize(pooled.flatten(2).transpose(1, 2), dim=-1))

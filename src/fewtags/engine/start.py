@@ -23,9 +23,11 @@ def start_head(run: Run) -> None:
     started = time.monotonic()
     was_training = model.training
     model.eval()
-    batches = training_maps(run, plain=model.head.starts_plain)
-    decided = Decided(run) if run.data.given is not None and model.head.assumes_random_labels else None
-    start = run.learner.start(batches if decided is None else decided.as_given(batches), len(run.data.train))
+    batches: Iterable[Batch] = TrainingMaps(run, plain=model.head.starts_plain)
+    decided = None
+    if run.data.given is not None and model.head.assumes_random_labels:
+        batches = decided = Decided(run, batches)
+    start = run.learner.start(batches, len(run.data.train))
     run.log.say(start.sentence)
     if decided is not None and not run.learner.objective.trains:
         decided.tell(model.head)
@@ -37,37 +39,53 @@ def start_head(run: Run) -> None:
     run.seconds += time.monotonic() - started
 
 
-@torch.no_grad()
-def training_maps(run: Run, *, plain: bool) -> Iterator[Batch]:
-    """The training images as feature maps after the neck, plain or augmented as in the first epoch."""
-    batches = run.train_batches  # already plain if nothing is augmented; images are read only once
-    if plain and run.config.input.augment:
-        batches = make_batches(run.config, run.learner, run.data.train, run.device, training=False, log=run.log)
-    with run.log.progress_bar("First pass over the images", batches.num_steps) as bar:
-        for loaded in batches.epoch():
-            bar.step()
-            run.report_broken(loaded.broken, run.data.train)
-            if loaded.batch is not None:
-                batch = loaded.batch.to(run.device)
-                with run.autocast():
-                    maps = run.learner.model.feature_map(batch.images)
-                yield Batch(maps, batch.labels, batch.index)
+class TrainingMaps:
+    """The training images as feature maps after the neck, plain or augmented as in the first epoch.
+
+    Each iteration is a pass over them, from cached features if there are any.
+    """
+
+    def __init__(self, run: Run, *, plain: bool):
+        self.run = run
+        self.batches = run.train_batches  # already plain if nothing is augmented; images are read only once
+        if plain and run.config.input.augment:
+            self.batches = make_batches(
+                run.config, run.learner, run.data.train, run.device, training=False, log=run.log
+            )
+        self.passes = 0
+
+    @torch.no_grad()
+    def __iter__(self) -> Iterator[Batch]:
+        run = self.run
+        self.passes += 1
+        title = "First pass over the images" if self.passes == 1 else "Windows of the images"
+        with run.log.progress_bar(title, self.batches.num_steps) as bar:
+            for loaded in self.batches.epoch():
+                bar.step()
+                run.report_broken(loaded.broken, run.data.train)
+                if loaded.batch is not None:
+                    batch = loaded.batch.to(run.device)
+                    with run.autocast():
+                        maps = run.learner.model.feature_map(batch.images)
+                    yield Batch(maps, batch.labels, batch.index)
 
 
 class Decided:
     """Labels from a review. Which labels are decided is not random, so a head that assumes random labels starts with
     the given ones and learns the decided ones afterwards."""
 
-    def __init__(self, run: Run):
+    def __init__(self, run: Run, batches: Iterable[Batch]):
         assert run.data.given is not None
+        self.batches = batches
         self.given, self.labels = (torch.from_numpy(each) for each in (run.data.given, run.data.train.labels))
         self.changed = self.given != self.labels
         self.rows: list[Tensor] = []
         self.features: list[Tensor] = []
 
-    def as_given(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Batch]:
         """The batches with the given labels; features of images with decisions are kept."""
-        for batch in batches:
+        self.rows, self.features = [], []
+        for batch in self.batches:
             index = batch.index.cpu()
             mine = self.changed[index].any(1)
             self.rows.append(index[mine])

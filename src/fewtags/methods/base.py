@@ -89,7 +89,7 @@ class Learner(nn.Module):
 
     @torch.no_grad()
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
-        """One pass over the training images, as feature maps [B, D, h, w] without augmentation."""
+        """Passes over the training images, as feature maps [B, D, h, w] without augmentation."""
         found = self.model.head.start(batches, num_images)
         self.objective.start(found)
         return found

@@ -52,6 +52,7 @@ LL_OWN_NOTE = (
 # the rest as a residual. results/voc2007-256 has the ablation.
 CALDNR_DEFAULT: dict[str, Any] = {
     "head.refine": True,
+    "head.windows": True,
     "head.residual": True,
     "input.augment": False,
     "train.epochs": 6,

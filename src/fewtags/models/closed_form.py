@@ -1,7 +1,8 @@
 """A head that starts at the closed form of `models.discriminant`, computed in one pass over the images, and may learn
 more.
 
-    logits = instant(pooled map, names)               fixed after the start; the method `instant` is just this
+    logits = instant(pooled map, names)               fixed after the start; the method `instant` is just this. With
+                                                      `windows`, its scores are mixed with the best window's
            + W' x + b                                 what training adds: x is the whitened pooled feature,
            + v_c . sum_l attention_cl y_l             y_l the whitened windows of the map, attended to by each category
 
@@ -11,7 +12,7 @@ the closed form, and a prior shrinks towards it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,10 +23,13 @@ from torch import Tensor, nn
 from fewtags import distributed
 from fewtags.contract import Batch, Outputs, Problem, Start, WordVectors
 from fewtags.errors import DataError
+from fewtags.estimates import ScoreBins
 from fewtags.labels import PRESENT, UNKNOWN
+from fewtags.models.best_window import BestWindow, LeftOutWindows, unit_windows
 from fewtags.models.discriminant import Basis, Discriminant, DiscriminantSums, unit_length
 from fewtags.models.heads import Head
 from fewtags.models.label_memory import LabelMemory
+from fewtags.models.leave_one_out import Choice
 from fewtags.models.names import NameScorer
 from fewtags.models.self_labelling import Round, refine
 from fewtags.settings import Settings
@@ -48,6 +52,8 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         refine: bool = False
         """Fit a second time, with unknown labels weighted by their probability of being present, if it helps to rank
         held-out known labels."""
+        windows: bool = False
+        """Score the windows of the map too, and mix the best one's score with that of the whole image."""
         calibration: str = Field("category", pattern="^(category|shared)$")
         """From scores to probabilities with one curve per category, or one shared curve."""
         residual: bool = False
@@ -58,7 +64,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         dropout: float = Field(0.5, ge=0, lt=1)
         """Dropout on the residual's inputs."""
         window: int = Field(3, ge=1)
-        """Side of the windows of the map that the residual attends to."""
+        """Side of the windows of the map, which `windows` scores and the residual attends to."""
         width: int = Field(512, ge=1)
         """Number of directions of the windows to keep, by variance."""
 
@@ -76,7 +82,8 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         self.names: NameScorer | None = None
         self.register_buffer("feature_norm", torch.ones(()))  # mean length of the pooled features
         self.residual = Residual(config, in_channels, num_categories) if config.residual else None
-        self.looks_at_the_average = self.residual is None
+        self.best_window = BestWindow(num_categories) if config.windows else None
+        self.looks_at_the_average = self.residual is None and self.best_window is None
         self.feature_dim = self.residual.width if self.residual is not None else None
         self.categories: Sequence[str] = ()
 
@@ -107,12 +114,25 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
 
     def forward(self, feature_map: Tensor) -> Outputs:
         pooled = unit_length(feature_map.float().mean((2, 3)))  # [B, D]
-        logits = self.discriminant(pooled, self.name_scores(pooled))
+        windows, grid = None, (1, 1)
+        if self.best_window is not None or self.residual is not None:
+            windows, grid = unit_windows(feature_map.float(), self.config.window)
+        logits = self._closed_form(pooled, windows)
         if self.residual is None:
             return Outputs(logits)
-        more, features, attention = self.residual(pooled, feature_map.float())
+        assert windows is not None
+        more, features, attention = self.residual(pooled, windows, grid)
         prior = self.residual.squared_weights() * self.config.prior / 2 if self.training else None
         return Outputs(logits + more, features, attention, prior)
+
+    def _closed_form(self, pooled: Tensor, windows: Tensor | None) -> Tensor:
+        """[B, C] log-odds, from unit-length features of the images [B, D] and of their windows [B, L, D]."""
+        scores = self.discriminant.scores(pooled, self.name_scores(pooled))
+        if self.best_window is not None and windows is not None:
+            each = windows.flatten(0, 1)
+            of_windows = self.discriminant.scores(each, self.name_scores(each))
+            scores = self.best_window(scores, of_windows.unflatten(0, windows.shape[:2]))
+        return self.discriminant.log_odds(scores)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
         if prefix + "names.weight" in state and self.names is None:
@@ -124,11 +144,13 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
     # --- the start ---
 
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
+        """In one pass over the batches; two with `windows`, so they should not be an iterator then."""
         model, told = self.discriminant, self.discriminant.told
-        seen = FeatureAccumulator(self.num_categories, self.in_channels, num_images, self.residual, told)
+        window = None if self.looks_at_the_average else self.config.window
+        seen = FeatureAccumulator(self.num_categories, self.in_channels, num_images, window, told)
         for batch in batches:
             seen.add(batch)
-        statistics, features, labels = seen.everything()
+        statistics, features, labels, index = seen.everything()
         self.feature_norm.copy_(seen.mean_norm())
         one_curve, given = self.config.calibration == "shared", self.config.known_proportion
         names = self.name_scores(unit_length(features).to(self.feature_norm))
@@ -147,6 +169,10 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         weights, how = (labels == PRESENT).float(), None
         if self.config.refine:
             how, weights = refine(model, images, statistics, choice, one_curve=one_curve)
+        left_out = model.left_out(images, weights)
+        if self.best_window is not None and seen.has_windows:
+            windows = LeftOutWindows(model, images, weights, index)
+            left_out = self._look_at_windows(self.best_window, windows, batches, choice)
         if self.residual is not None:
             self.residual.start(model.basis, *seen.windows())
         share = f"{float(model.known_proportion.mean()):.0%} of the tags that apply are known"
@@ -160,9 +186,28 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             f"Closed form from {int(statistics.count):,} images: {about}",
             *self._about_names(choice.name_weight if (labels == PRESENT).any() else None),
             *([about_round(how)] if self.config.refine and (labels == PRESENT).any() else []),
+            *self._about_windows(),
             *self._about_few_images(int(statistics.count), labels),
         ]
-        return Start("\n".join(sentences), model.known_proportion.clone(), model.left_out(images, weights))
+        return Start("\n".join(sentences), model.known_proportion.clone(), left_out)
+
+    def _look_at_windows(
+        self, best_window: BestWindow, windows: LeftOutWindows, batches: Iterable[Batch], choice: Choice
+    ) -> ScoreBins:
+        """A second pass over the batches. Returns the left-out log-odds with the windows."""
+        rows, scores = windows.scores(self._with_windows(batches))
+        model, images, weights = self.discriminant, windows.images.take(rows), windows.weights[rows]
+        one_curve = self.config.calibration == "shared"
+        images, factor, offset = model.look_at_windows(images, weights, choice, scores, one_curve=one_curve)
+        best_window.set(images.window_share, factor, offset)
+        return model.left_out(images, weights)
+
+    def _with_windows(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Tensor, Tensor | None]]:
+        """Batches with their unit-length windows [B, L, D] and the windows' name scores [B, L, C]."""
+        for batch in batches:
+            windows, _ = unit_windows(batch.images.float(), self.config.window)
+            names = self.name_scores(windows.flatten(0, 1))
+            yield batch, windows, None if names is None else names.unflatten(0, windows.shape[:2])
 
     def _about_names(self, weight: float | None) -> list[str]:
         """How each name was matched, and their common `weight` relative to the labels; None if there are no labels."""
@@ -176,6 +221,13 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         more = len(self.names.sentences) - MOST_NAMES_SAID
         said = [f"  {each}" for each in self.names.sentences[:MOST_NAMES_SAID]]
         return [sentence + ".", *said, *([f"  and {more} more"] if more > 0 else [])]
+
+    def _about_windows(self) -> list[str]:
+        if self.best_window is None or not self.best_window.share:
+            return []
+        return [
+            f"Windows: the best one of an image counts {float(self.best_window.share):.0%}, the whole image the rest."
+        ]
 
     def _about_few_images(self, number: int, labels: Tensor) -> list[str]:
         """What would help most if there are few labels."""
@@ -212,7 +264,7 @@ class Residual(nn.Module):
 
     def __init__(self, config: ClosedFormHead.Config, in_channels: int, num_categories: int):
         super().__init__()
-        self.window, self.width = config.window, min(config.width, in_channels)
+        self.width = min(config.width, in_channels)
         self.whiten = Whiten(in_channels, in_channels)
         self.whiten_windows = Whiten(in_channels, self.width)
         self.register_buffer("first_query", torch.zeros(num_categories, self.width))
@@ -222,27 +274,20 @@ class Residual(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_categories))
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, pooled: Tensor, feature_map: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What to add to the logits [B, C], each category's feature [B, C, width], its attention [B, C, h', w']."""
-        windows, shape = self.unit_windows(feature_map)
+    def forward(self, pooled: Tensor, windows: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+        """What to add to the logits [B, C], each category's feature [B, C, width], its attention [B, C, h', w'].
+
+        By features of unit length of the images [B, D] and of the windows [B, L, D] in a `grid` of h', w'.
+        """
         windows = self.whiten_windows(windows)  # [B, L, width]
         attention = (windows @ (self.first_query + self.query).T).softmax(1).transpose(1, 2)  # [B, C, L]
         features = attention @ windows
         logits = self.dropout(self.whiten(pooled)) @ self.pooled_weight.T + self.bias
         logits = logits + torch.einsum("bcd,cd->bc", self.dropout(features), self.attended_weight)
-        return logits, features, attention.unflatten(2, shape)
+        return logits, features, attention.unflatten(2, grid)
 
     def squared_weights(self) -> Tensor:
         return self.pooled_weight.square().sum() + self.attended_weight.square().sum()
-
-    def unit_windows(self, feature_map: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """[B, L, D] averages over windows at every location, of unit length, and the shape h', w' of their grid."""
-        height, width = feature_map.shape[2:]
-        each = torch.eye(height * width).to(feature_map).view(-1, 1, height, width)
-        shares = F.avg_pool2d(each, (min(self.window, height), min(self.window, width)), stride=1)  # [h*w, 1, h', w']
-        # As a product this is seven times faster than pooling the channels-first map.
-        windows = shares.flatten(1).T @ feature_map.flatten(2).transpose(1, 2)
-        return unit_length(windows), (shares.shape[2], shares.shape[3])
 
     def start(self, basis: Basis, window_basis: Basis, prototypes: Tensor) -> None:
         """Whitening and first queries; `prototypes` [C, D] are the mean unit-length windows of known positives."""
@@ -283,17 +328,19 @@ class FeatureAccumulator:
         num_categories: int,
         in_channels: int,
         num_images: int,
-        residual: Residual | None = None,
+        window: int | None = None,
         told: LabelMemory | None = None,
     ):
-        self.residual = residual
+        """With a `window`, also sums over windows of this side."""
+        self.window = window
         self.statistics = DiscriminantSums(num_categories, in_channels)
         self.norms = torch.zeros((), dtype=torch.float64)  # sum of the features' lengths
-        self.window_statistics = DiscriminantSums(num_categories, in_channels if residual is not None else 0)
+        self.window_statistics = DiscriminantSums(num_categories, in_channels if window is not None else 0)
         self.window_total = torch.zeros(num_categories, in_channels, dtype=torch.float64)
         draws = torch.rand(num_images, generator=torch.Generator().manual_seed(0))
         self.kept = draws < KEEP / in_channels / max(num_images, 1)
         self.draws = draws
+        self.has_windows = False  # more than one in an image
         self.features: list[Tensor] = []
         self.labels: list[Tensor] = []
         self.index: list[Tensor] = []
@@ -310,8 +357,8 @@ class FeatureAccumulator:
             held.append(rows[kept])
         if self.told is not None:
             self._add_known(self.told, pooled, labels, index)
-        if self.residual is not None:
-            self._add_windows(batch.images.float(), labels, index)
+        if self.window is not None:
+            self._add_windows(batch.images.float(), self.window, labels, index)
 
     def _add_known(self, told: LabelMemory, pooled: Tensor, labels: Tensor, index: Tensor) -> None:
         known = (labels != UNKNOWN).any(1)
@@ -319,22 +366,22 @@ class FeatureAccumulator:
         rows, columns = (labels != UNKNOWN).nonzero(as_tuple=True)
         self.entries.append(torch.stack([index[rows], columns, labels[rows, columns].to(rows)], dim=1))
 
-    def _add_windows(self, maps: Tensor, labels: Tensor, index: Tensor) -> None:
-        assert self.residual is not None
-        windows = self.residual.unit_windows(maps)[0].cpu()  # [B, L, D]
+    def _add_windows(self, maps: Tensor, side: int, labels: Tensor, index: Tensor) -> None:
+        windows = unit_windows(maps, side)[0].cpu()  # [B, L, D]
+        self.has_windows = windows.shape[1] > 1
         self.window_total += (labels == PRESENT).double().T @ windows.mean(1).double()
         sample = self.draws[index] < WINDOW_ROWS / windows.shape[1] / len(self.draws)
         rows = windows[sample].flatten(0, 1)
         self.window_statistics.add(rows, torch.zeros(len(rows), len(self.window_total)))
 
-    def everything(self) -> tuple[DiscriminantSums, Tensor, Tensor]:
-        """Sums, features and labels of all processes; rows in the original order, however they were distributed."""
+    def everything(self) -> tuple[DiscriminantSums, Tensor, Tensor, Tensor]:
+        """Sums, features, labels and index of all processes; rows in the original order, however distributed."""
         if not self.index:
             raise DataError("None of the training images could be read.")
         index = distributed.gather_rows(torch.cat(self.index))
         order = index.argsort()
         features, labels = (distributed.gather_rows(torch.cat(part))[order] for part in (self.features, self.labels))
-        return self.statistics.across_ranks(), features, labels
+        return self.statistics.across_ranks(), features, labels, index[order]
 
     def mean_norm(self) -> Tensor:
         """Mean length of the pooled features."""

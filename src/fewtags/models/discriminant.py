@@ -50,7 +50,16 @@ from fewtags.models.curves import (
     straight_curves,
 )
 from fewtags.models.label_memory import LabelMemory
-from fewtags.models.leave_one_out import PENALTIES, Choice, Images, LeftOut, Reliability, choose, spread
+from fewtags.models.leave_one_out import (
+    PENALTIES,
+    Choice,
+    Images,
+    LeftOut,
+    Reliability,
+    choose,
+    choose_window_share,
+    spread,
+)
 
 PUSH = 0.25  # weight of a known absence, times how likely a presence seemed
 OWN_NAME_WEIGHTS = (0.0, 0.5, 1.0, 2.0)  # of a category, times the common one,
@@ -312,13 +321,16 @@ class Discriminant(nn.Module):
             basis.values,
             int(statistics.count),
             labels,
-            *self._standardise(names, named),
         )
+        standard, which, shares = self._standardise(names, named)
+        images = replace(images, names=standard, named=which, shares=shares)
         choice = choose(images, penalties)
         self.refit(images, (labels == PRESENT).float(), statistics, choice, known_proportion, one_curve=one_curve)
         return images, choice
 
-    def _standardise(self, names: Tensor | None, named: Tensor | None) -> tuple[Tensor | None, ...]:
+    def _standardise(
+        self, names: Tensor | None, named: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Name scores with mean 0 and spread 1 over the images, which categories have them, and their mean share."""
         self.name_factor.zero_()
         if names is None:
@@ -357,6 +369,24 @@ class Discriminant(nn.Module):
         if (images.labels == ABSENT).any():
             weights = weights - self.push.cpu() * self._take_in_absences(images)
             self._calibrate(images, weights, choice, known_proportion, one_curve)
+
+    @torch.no_grad()
+    def look_at_windows(
+        self, images: Images, weights: Tensor, choice: Choice, best_window: Tensor, *, one_curve: bool = False
+    ) -> tuple[Images, Tensor, Tensor]:
+        """Choose how much the best window of an image counts, and calibrate again, for scores that are a mix.
+
+        `best_window` [N, C] are the left-out scores of the best windows. Returns the images with these, scaled like the
+        scores of whole images, and the scaling, [C] factors and offsets.
+        """
+        whole = torch.cat([self._left_out_scores(images, weights, some) for some in groups(images)], dim=1)
+        factor = whole.std(0, correction=0) / best_window.std(0, correction=0).clamp(min=1e-6)
+        offset = whole.mean(0) - factor * best_window.mean(0)
+        images = replace(images, best_window=factor * best_window + offset)
+        images = replace(images, window_share=choose_window_share(images, whole))
+        proportion = self.known_proportion.clone().cpu()
+        self._calibrate(images, weights, choice, proportion, one_curve, keeps_name_weights=True)
+        return images, factor, offset
 
     def _take_in_absences(self, images: Images) -> Tensor:
         """[N, C] how surprising each known absence is.
@@ -464,9 +494,11 @@ class Discriminant(nn.Module):
     def _left_out_scores(self, images: Images, weights: Tensor, categories: slice) -> Tensor:
         """[N, C'] of the images of a fit, in which they had these `weights` [N, C]."""
         scores = self.without_own(images.total, categories).scores(images.rotated, weights[:, categories])
-        if images.names is None:
-            return scores
-        return scores + self.name_weight[categories].cpu() * images.names[:, categories]
+        if images.names is not None:
+            scores = scores + self.name_weight[categories].cpu() * images.names[:, categories]
+        if images.best_window is not None:
+            scores = torch.lerp(scores, images.best_window[:, categories], images.window_share)
+        return scores
 
     def soft_labels(self, images: Images, weights: Tensor) -> Tensor:
         """[N, C]: 1 for a known presence, 0 for a known absence, else the probability that an unknown label is present.
@@ -560,13 +592,16 @@ class Discriminant(nn.Module):
         choice: Choice,
         known_proportion: float | Tensor | None,
         one_curve: bool,
+        *,
+        keeps_name_weights: bool = False,
     ) -> None:
         given = None if known_proportion is None else torch.as_tensor(known_proportion, dtype=torch.float64)
         if given is not None and not ((given > 0) & (given <= 1)).all():
             raise UserError(f"The known proportion should be over 0 and at most 1, not {known_proportion}.")
-        self.name_weight.copy_(choice.name_weight * (self.name_factor > 0))
+        if not keeps_name_weights:
+            self.name_weight.copy_(choice.name_weight * (self.name_factor > 0))
         sample = _CurveSample(self, images, weights)
-        few = _joined([sample.scores(some).bins(choice.name_weight) for some in sample.some_groups()])
+        few = _joined([sample.scores(some).bins(self.name_weight[some].cpu()) for some in sample.some_groups()])
         proportion = None if given is None else float(given.mean())
         if given is None and few.score.shape[1] == images.labels.shape[1] and has_one_tag_each(images.labels):
             proportion = self._one_tag_proportion(images, weights, few)
@@ -576,7 +611,7 @@ class Discriminant(nn.Module):
         common = fit_curves(few.together(), shared)[:2] if one_curve else None
         for some in sample.groups():
             scores = sample.scores(some)
-            if choice.name_weight and images.names is not None and not one_curve:
+            if choice.name_weight and images.names is not None and not one_curve and not keeps_name_weights:
                 self.name_weight[some] = scores.own_name_weights(choice.name_weight, shared).to(self.slope)
             bins = scores.bins(self.name_weight[some].cpu())
             slope, intercept = fit_curves(bins, shared)[:2] if common is None else common
@@ -651,14 +686,20 @@ class _CurveSample:
         left_out = self.model.without_own(images.total, categories)
         weights = self.weights[:, categories]
         scores, seen = left_out.scores(images.rotated[rows], weights[rows]), labels[rows]
-        names = None if images.names is None else images.names[:, categories]
+        names = None if images.names is None else images.names[:, categories] * (1 - images.window_share)
+        best = None if images.best_window is None else images.best_window[:, categories]
+        if best is not None:
+            scores = torch.lerp(scores, best[rows], images.window_share)
         if len(rows) == len(labels):
             return _CurveScores(scores, seen, torch.ones(()), names)
         # A sample of what is not known to be present, each for several, and the known positives themselves.
         image, category, place = first_of_each(labels == PRESENT, _MOST_KNOWN)
         shape = (int(place.max()) + 1 if len(place) else 0, labels.shape[1])
         known, worth = torch.zeros(shape), torch.zeros(shape)
-        known[place, category] = left_out.pairs(images.rotated[image], category, weights[image, category])
+        of_pairs = left_out.pairs(images.rotated[image], category, weights[image, category])
+        if best is not None:
+            of_pairs = torch.lerp(of_pairs, best[image, category], images.window_share)
+        known[place, category] = of_pairs
         number = (labels == PRESENT).sum(0)
         worth[place, category] = (number / number.clamp(max=_MOST_KNOWN))[category]
         counts = torch.where(seen == PRESENT, 0.0, len(labels) / len(rows))

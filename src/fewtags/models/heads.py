@@ -72,7 +72,10 @@ class Head(nn.Module, Generic[C]):
         raise NotImplementedError
 
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
-        """Called if `needs_start`: one pass over the training images, as feature maps in `Batch.images`."""
+        """Called if `needs_start`, with the training images as feature maps in `Batch.images`.
+
+        Each iteration over `batches` is a pass over all of them.
+        """
         raise NotImplementedError
 
     def relabel(self, feature: Tensor, category: int, label: int) -> None:

@@ -12,7 +12,9 @@ smallest penalty always wins.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from fewtags.labels import ABSENT, PRESENT
 
 PENALTIES = (0.2, 0.5, 1.0, 1.7, 3.0, 5.0, 9.0, 16.0, 30.0, 60.0, 200.0, 1000.0)  # the mean eigenvalue is 1
 NAME_WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.5, 4.0, 8.0)
+WINDOW_SHARES = (0.0, 0.2, 0.33, 0.5, 0.67)
 WITHIN = 1.0  # log likelihood: a larger penalty that is worse by no more than this wins
 _CATEGORIES = 256  # two numbers are chosen: these many categories, evenly spaced, are enough to tell them
 _PAIRS = 1600  # left-out positives that are ranked, spread over these categories
@@ -40,6 +43,14 @@ class Images:
     names: Tensor | None = None  # [N, C] standardised name scores, 0 where a category has none
     named: Tensor | None = None  # [C] which have
     shares: Tensor | None = None  # [C] mean of the shares that the name scores are logarithms of
+    best_window: Tensor | None = None  # [N, C] left-out scores of each image's best window, like those of the whole
+    window_share: float = 0.0  # how much they count
+
+    def take(self, rows: Tensor) -> Images:
+        """Only these images; those behind the eigenvalues stay."""
+        names, best = (None if part is None else part[rows] for part in (self.names, self.best_window))
+        features, rotated, labels = self.features[rows], self.rotated[rows], self.labels[rows]
+        return replace(self, features=features, rotated=rotated, labels=labels, names=names, best_window=best)
 
 
 @dataclass(frozen=True)
@@ -89,11 +100,31 @@ class LeftOut:
         score = torch.linalg.vecdot(rotated, self.directions[category])
         return self._without(score, own, weights, self.count[category]) * self._factor()[category]
 
+    def windows(self, whole: Tensor, own: Tensor, score: Tensor, shared: Tensor, weights: Tensor) -> Tensor:
+        """[B, L, C] of windows y of the images x, without the images' contribution.
+
+        By x' A m `whole` [B, C], x' A x `own` [B], y' A m `score` [B, L, C], y' A x `shared` [B, L], and the images'
+        `weights` [B, C].
+        """
+        others = max(self.total - 1, 1)
+        own, shared, weights, count = own[:, None, None], shared[:, :, None], weights[:, None], self.count
+        rest = count - weights.clamp(min=0)
+        whole, score = (
+            (count * z - weights * h) / rest.clamp(min=1e-3) for z, h in ((whole[:, None], own), (score, shared))
+        )
+        share = (whole + own / others) / (others - own).clamp(min=1e-3 * others)
+        score = score + shared / others + (1 + shared) * share
+        return torch.where(rest > 1e-3, score * self._less_reliable(weights, count), 0.0) * self._factor()
+
     def _without(self, score: Tensor, own: Tensor, weights: Tensor, count: Tensor) -> Tensor:
         rest = count - weights.clamp(min=0)
         score = out_of_moments((count * score - weights * own) / rest.clamp(min=1e-3), own, self.total)
+        return torch.where(rest > 1e-3, score * self._less_reliable(weights, count), 0.0)
+
+    def _less_reliable(self, weights: Tensor, count: Tensor) -> Tensor:
+        """A mean without one of its images is less reliable."""
         one = self.reliability((count - 1).clamp(min=0)) / self.reliability(count).clamp(min=1e-12)
-        return torch.where(rest > 1e-3, score * torch.where(weights > 0.999, one, 1.0), 0.0)
+        return torch.where(weights > 0.999, one, 1.0)
 
     def _factor(self) -> Tensor:
         """[C] by which scores of all categories are comparable."""
@@ -137,6 +168,22 @@ def choose(images: Images, penalties: tuple[float, ...] = PENALTIES) -> Choice:
     best = int((by_penalty >= by_penalty.max() - WITHIN).nonzero().max())
     chance = (quality[best] - quality[best].max()).exp()
     return Choice(penalties[best], float((chance * torch.tensor(weights)).sum() / chance.sum()))
+
+
+def choose_window_share(images: Images, whole: Tensor) -> float:
+    """How much the best window should count beside the whole image, given the left-out scores [N, C] of both.
+
+    The mean over some shares, by the likelihood of the left-out positives' ranks as in `choose`.
+    """
+    pairs, best = _Pairs.of(images), images.best_window
+    assert best is not None
+    if not len(pairs.image):
+        return statistics.mean(WINDOW_SHARES)
+    ahead, of_windows = (
+        each[pairs.rows][:, pairs.category] - each[pairs.image, pairs.category] for each in (whole, best)
+    )
+    quality = pairs.evidence(pairs.ranks_by(torch.lerp(ahead, of_windows, share) for share in WINDOW_SHARES))
+    return float((quality.softmax(0) * torch.tensor(WINDOW_SHARES)).sum())
 
 
 @dataclass(frozen=True)
@@ -193,17 +240,22 @@ class _Pairs:
 
     def _ranks(self, score: Tensor, score_others: Tensor, name_weights: tuple[float, ...]) -> Tensor:
         images, i, c = self.images, self.image, self.category
-        competes = images.labels[self.rows][:, c] != PRESENT
-        rivals = (images.labels != PRESENT).sum(0)[c] / competes.sum(0).clamp(min=1)  # that one of them stands for
         lead = score_others - score
-        ranks = []
+        leads = []
         for weight in name_weights:
             ahead = lead
             if images.names is not None and weight:
                 ahead = lead + weight * (images.names[self.rows][:, c] - images.names[i, c])
-            above = ((ahead > 0) & competes).sum(0) + 0.5 * ((ahead == 0) & competes).sum(0)
-            ranks.append((1 + above * rivals).log())
-        return torch.stack(ranks)
+            leads.append(ahead)
+        return self.ranks_by(leads)
+
+    def ranks_by(self, leads: Iterable[Tensor]) -> Tensor:
+        """[W, P] logarithmic ranks by W times how far the others' scores are ahead [R, P]."""
+        labels, c = self.images.labels, self.category
+        competes = labels[self.rows][:, c] != PRESENT
+        rivals = (labels != PRESENT).sum(0)[c] / competes.sum(0).clamp(min=1)  # that one of them stands for
+        above = (((ahead > 0) + 0.5 * (ahead == 0)) * competes for ahead in leads)
+        return torch.stack([(1 + each.sum(0) * rivals).log() for each in above])
 
     def evidence(self, log_ranks: Tensor) -> Tensor:
         """[W] log likelihood of the ranks; see `rank_evidence`."""
