@@ -25,7 +25,7 @@ from fewtags.contract import Batch, Outputs, Problem, Start, WordVectors
 from fewtags.errors import DataError
 from fewtags.estimates import ScoreBins
 from fewtags.labels import PRESENT, UNKNOWN
-from fewtags.models.best_window import BestWindow, LeftOutWindows, unit_windows
+from fewtags.models.best_window import BestWindow, LeftOutWindows, overlapping_by_half, unit_windows
 from fewtags.models.discriminant import Basis, Discriminant, DiscriminantSums, unit_length
 from fewtags.models.heads import Head
 from fewtags.models.label_memory import LabelMemory
@@ -117,7 +117,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         windows, grid = None, (1, 1)
         if self.best_window is not None or self.residual is not None:
             windows, grid = unit_windows(feature_map.float(), self.config.window)
-        logits = self._closed_form(pooled, windows)
+        logits = self._closed_form(pooled, windows, grid)
         if self.residual is None:
             return Outputs(logits)
         assert windows is not None
@@ -125,13 +125,14 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         prior = self.residual.squared_weights() * self.config.prior / 2 if self.training else None
         return Outputs(logits + more, features, attention, prior)
 
-    def _closed_form(self, pooled: Tensor, windows: Tensor | None) -> Tensor:
+    def _closed_form(self, pooled: Tensor, windows: Tensor | None, grid: tuple[int, int]) -> Tensor:
         """[B, C] log-odds, from unit-length features of the images [B, D] and of their windows [B, L, D]."""
         scores = self.discriminant.scores(pooled, self.name_scores(pooled))
         if self.best_window is not None and windows is not None:
-            each = windows.flatten(0, 1)
+            some = windows[:, overlapping_by_half(grid, self.config.window)]
+            each = some.flatten(0, 1)
             of_windows = self.discriminant.scores(each, self.name_scores(each))
-            scores = self.best_window(scores, of_windows.unflatten(0, windows.shape[:2]))
+            scores = self.best_window(scores, of_windows.unflatten(0, some.shape[:2]))
         return self.discriminant.log_odds(scores)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
@@ -205,7 +206,8 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
     def _with_windows(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Tensor, Tensor | None]]:
         """Batches with their unit-length windows [B, L, D] and the windows' name scores [B, L, C]."""
         for batch in batches:
-            windows, _ = unit_windows(batch.images.float(), self.config.window)
+            windows, grid = unit_windows(batch.images.float(), self.config.window)
+            windows = windows[:, overlapping_by_half(grid, self.config.window)]
             names = self.name_scores(windows.flatten(0, 1))
             yield batch, windows, None if names is None else names.unflatten(0, windows.shape[:2])
 
