@@ -75,3 +75,11 @@ def test_the_figure_has_both_epochs_and_what_was_published():
     assert "mAP (VOC 2012) published" in best.charts[-1]
     own = [row("an", p, rule, "default") for p in (0.1, 0.2) for rule in ("last", "best")]
     assert not any("published" in chart for chart in proportion_charts(own)[1].charts)
+
+
+def test_the_ablation_is_shown_where_all_its_rows_are():
+    """Table 1 has the whole method at nine proportions, Table 2 all of its parts at one."""
+    rows = [row("caldnr", p, "last") for p in (0.1, 0.5)] + [row(m, 0.5, "last") for m in ("cssl", "cald", "canr")]
+    table = next(table for table in paper_tables(rows, "last") if "ablation" in table.title)
+    assert table.columns == ["50 %", "average"]
+    assert len(table.rows) == 4

@@ -21,7 +21,7 @@ from fewtags.experiments.comparison import Comparison, compare_runs
 from fewtags.experiments.curves import learning_charts, method_detail, proportion_charts
 from fewtags.experiments.examples import VERDICTS, Gallery, data_of, test_gallery, training_gallery
 from fewtags.experiments.found import FoundTags, can_search, found_tags
-from fewtags.experiments.runs import RunRecord, find_runs, groups, label, proportion_label, tidy_rows
+from fewtags.experiments.runs import RunRecord, find_runs, groups, label, proportion_label, proportion_place, tidy_rows
 from fewtags.experiments.tables import paper_tables, unique
 from fewtags.progress import duration
 from fewtags.wording import plural
@@ -123,7 +123,8 @@ def lead(runs: Sequence[RunRecord]) -> list[str]:
     sentences = {}
     for dataset in unique(run.dataset for run in runs):
         own = best_first([run for run in chosen(runs) if run.dataset == dataset])
-        lowest = [run for run in own if own and run.proportion == own[0].proportion]
+        fewest = min((run.proportion for run in own), key=proportion_place, default=None)
+        lowest = [run for run in own if run.proportion == fewest]
         if lowest:
             sentences[dataset] = f"{learned(lowest[0])} {quality(lowest[0])}{compared(lowest)}"
     several = len(sentences) > 1

@@ -98,6 +98,8 @@ def paper_tables(rows: Sequence[Row], epoch_rule: str = "last") -> list[Table]:
         if main:  # a bench with only ablation rows has none
             tables += [proportion_table(main, dataset, metric, epoch_rule) for metric in METRIC_NAMES]
         if ablation:
+            shared = {row["proportion"] for row in parts if row["method"] != "caldnr"}  # Table 1 has more of it
+            parts = [row for row in parts if row["proportion"] in shared]
             metrics = ("map", published.METRIC) if epoch_rule == published.EPOCH_RULE else ("map",)
             tables += [proportion_table(parts, f"{dataset}, ablation", metric, epoch_rule) for metric in metrics]
     return tables
