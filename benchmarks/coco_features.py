@@ -32,7 +32,7 @@ from fewtags.labels import ABSENT, PRESENT
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/coco-features"
 METHODS = ("linear", "instant-no-names", "caldnr-no-names", "instant", "caldnr")
-PROPORTIONS = (0.1, 0.5, 0.3, 0.9, 0.2, 0.7)
+PROPORTIONS = (0.1, 0.5, 0.3, 0.9)
 SEEDS = (0, 1, 2)
 FIELDS = ("method", "proportion", "seed", "map", "of1", "cf1", "seconds")
 
