@@ -65,7 +65,7 @@ def test_a_left_out_window_is_scored_as_if_its_image_did_not_exist(num_images):
     labels[:3] = 1  # every category has some
     pooled = maps.mean((2, 3))
     model = Discriminant(CATEGORIES, DIM)
-    images, choice = model.fit(DiscriminantSums.of(pooled, labels), pooled, labels)
+    images, choice = model.fit(DiscriminantSums.of(pooled, labels), pooled, labels, penalties=(0.5,))
     weights = (labels == 1).float()
     windows = LeftOutWindows(model, images, weights, torch.arange(num_images))
     left_out = windows.left_out
