@@ -105,13 +105,13 @@ def test_the_measured_table_covers_what_it_must():
     compared = ["linear", "instant", "an", "focal", "asl", "ssgrl", "kggr", "cst", "ll-r", "role"]
     methods = [*compared, "cssl", "cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr", "instant-refined"]
     ours = ("instant", "instant-no-names", "caldnr", "caldnr-no-names")
-    assert {method for method, *_ in cells} == {*methods, *ours, "names"}
+    assert {method for method, *_ in cells} == {*methods, *ours, "names", "instant-windows"}
     assert {cell for cell in cells if cell[0] == "names"} == {
         ("names", 0, 0)
     }  # without labels there is nothing to draw
     assert {(m, p / 10, s) for m in ours for p in range(1, 10) for s in (0, 1, 2)} <= cells
     knowing = {run.method for run in runs if getattr(run.config.head, "names", "none") == "auto"}
-    assert knowing == {"instant", "caldnr", "names"}
+    assert knowing == {"instant", "caldnr", "names", "instant-windows"}
     assert {(m, p, 0) for m in methods for p in (0.1, 0.3, 0.5, 0.7, 0.9)} <= cells
     assert {(m, p, s) for m in methods for p in (0.1, 0.3) for s in (0, 1, 2)} <= cells
     judged = ("linear", "instant", "caldnr")
