@@ -51,7 +51,7 @@ def positives(labels: np.ndarray) -> np.ndarray:
         raise UserError(f"Labels should be a matrix [images, categories]; their shape is {labels.shape}.")
     if labels.dtype == bool:
         return labels
-    wrong = ~np.isin(labels, (-1, 0, 1))
+    wrong = (labels != -1) & (labels != 0) & (labels != 1)  # np.isin takes twenty times as long
     if wrong.any():
         image, category = np.argwhere(wrong)[0]
         found = labels[image, category]
