@@ -19,7 +19,7 @@ export class Toolbar extends EventTarget {
     this.banner = h("div", { class: "banner", hidden: true });
     this.filters = h("form", { class: "filters", hidden: true, onsubmit: (event) => event.preventDefault() });
     this.selection = h("span", { class: "quiet" });
-    this.surer = h("span", { class: "quiet wide-only" });
+    this.surer = h("span", { class: "quiet wide-only whole" });
     const fire = (name) => () => this.dispatchEvent(new Event(name));
     this.filterButton = h("button", { "aria-expanded": "false", onclick: () => this.toggleFilters() }, "Filters");
     const deciding = readOnly
