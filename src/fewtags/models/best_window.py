@@ -78,7 +78,8 @@ class LeftOutWindows:
         self.directions = self._unrotate(self.left_out.directions)
         most = max(ENTRIES // weights.shape[1], 1)
         generator = torch.Generator().manual_seed(0)
-        self.rows = torch.randperm(len(index), generator=generator)[:most].sort().values
+        self.used = torch.zeros(len(index), dtype=torch.bool)
+        self.used[torch.randperm(len(index), generator=generator)[:most]] = True
 
     def scores(self, batches: Iterable[tuple[Batch, Tensor, Tensor | None]]) -> tuple[Tensor, Tensor]:
         """Which of the images, [M], and the scores of their best windows, [M, C], of all processes.
@@ -88,7 +89,7 @@ class LeftOutWindows:
         rows, best = [], []
         for batch, windows, names in batches:
             place = torch.searchsorted(self.index, batch.index.cpu()).clamp(max=len(self.index) - 1)
-            used = (self.index[place] == batch.index.cpu()) & torch.isin(place, self.rows)
+            used = (self.index[place] == batch.index.cpu()) & self.used[place]
             of_windows = None if names is None else names[used.to(names.device)]
             rows.append(place[used])
             best.append(self._best(place[used], windows[used.to(windows.device)], of_windows))
