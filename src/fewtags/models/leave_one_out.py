@@ -194,6 +194,7 @@ class _Pairs:
     image: Tensor  # [P]
     category: Tensor  # [P]
     rows: Tensor  # [R]
+    count: Tensor  # [C] known positives of each category
 
     @classmethod
     def of(cls, images: Images) -> _Pairs:
@@ -209,7 +210,7 @@ class _Pairs:
         lowest, row = draws.topk(min(each, len(draws)), dim=0, largest=False)
         taken = lowest < 1.5
         rows = torch.randperm(len(known), generator=generator)[:_ROWS]
-        return cls(images, row[taken], columns.expand(len(row), -1)[taken], rows)
+        return cls(images, row[taken], columns.expand(len(row), -1)[taken], rows, count)
 
     def log_ranks(self, penalty: float, name_weights: tuple[float, ...]) -> Tensor:
         """[W, P] of each left-out positive among the images that are not known to be positives of its category.
@@ -218,10 +219,10 @@ class _Pairs:
         """
         images, i, c = self.images, self.image, self.category
         gain = 1 / (images.values + penalty)
-        known = (images.labels == PRESENT).float()
-        count = known.sum(0)
+        count = self.count.float()
         columns, where = c.unique(return_inverse=True)
-        prototypes = (known[:, columns] / count[columns]).T @ images.rotated
+        known = (images.labels[:, columns] == PRESENT).float()
+        prototypes = (known / count[columns]).T @ images.rotated
         mine, others = images.rotated[i], images.rotated[self.rows]
         own, own_others = mine.square() @ gain, others.square() @ gain
         shared = others @ (mine * gain).T  # x_j' A x_i
@@ -253,14 +254,13 @@ class _Pairs:
         """[W, P] logarithmic ranks by W times how far the others' scores are ahead [R, P]."""
         labels, c = self.images.labels, self.category
         competes = labels[self.rows][:, c] != PRESENT
-        rivals = (labels != PRESENT).sum(0)[c] / competes.sum(0).clamp(min=1)  # that one of them stands for
+        rivals = (len(labels) - self.count)[c] / competes.sum(0).clamp(min=1)  # that one of them stands for
         above = (((ahead > 0) + 0.5 * (ahead == 0)) * competes for ahead in leads)
         return torch.stack([(1 + each.sum(0) * rivals).log() for each in above])
 
     def evidence(self, log_ranks: Tensor) -> Tensor:
         """[W] log likelihood of the ranks; see `rank_evidence`."""
-        known = (self.images.labels == PRESENT).sum(0)
-        return rank_evidence(log_ranks, self.category, len(self.images.labels), stand_for=known)
+        return rank_evidence(log_ranks, self.category, len(self.images.labels), stand_for=self.count)
 
 
 def rank_evidence(
