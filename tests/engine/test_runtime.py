@@ -51,7 +51,6 @@ def pretend(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], wrong: t
         return Runtime(name, run)
 
     monkeypatch.setattr(runtime, "build", build)
-    monkeypatch.setattr(runtime, "native_bf16", lambda: False)
 
 
 def test_the_fastest_is_taken_and_says_why(backbone, monkeypatch):
@@ -110,11 +109,18 @@ def test_choosing_leaves_torch_its_threads(backbone):
         torch.set_num_threads(before)
 
 
-def test_half_precision_only_where_the_processor_has_it(backbone, monkeypatch):
+def test_half_precision_only_where_it_is_asked_for(backbone, monkeypatch):
+    """A saved model gives a photo the same tags on every computer; bf16 would change a few."""
     pretend(monkeypatch, {"torch": 0.01, "torch-bf16": 0.001, "openvino-bf16": 0.0001})
     assert fastest(backbone, 32, 1e9).name == "torch"
-    monkeypatch.setattr(runtime, "native_bf16", lambda: True)
-    assert fastest(backbone, 32, 1e9).name == "openvino-bf16"
+    assert choose_runtime(backbone, "openvino-bf16", 32, CPU).name == "openvino-bf16"
+
+
+def test_a_named_runtime_is_taken_whatever_the_precision_of_training(backbone, monkeypatch):
+    """Another one would be cached by its own name, and never be found again."""
+    pretend(monkeypatch, {"torch": 0.01, "onnxruntime": 0.01})
+    assert choose_runtime(backbone, "onnxruntime", 32, CPU, torch.bfloat16).name == "onnxruntime"
+    assert choose_runtime(backbone, "auto", 32, CPU, torch.bfloat16).name == "torch"
 
 
 def test_a_gpu_is_not_run_by_a_runtime_of_the_cpu(backbone):

@@ -41,7 +41,7 @@ from fewtags.data.store import file_hash
 from fewtags.engine.feature_pass import Pass, average, num_rows
 from fewtags.engine.ray_pass import make_pass
 from fewtags.engine.run_log import RunLog
-from fewtags.engine.runtime import KINDS, choose_runtime
+from fewtags.engine.runtime import EXACT, choose_runtime
 from fewtags.errors import DataError, RunFailed, UserError
 from fewtags.locks import one_at_a_time
 from fewtags.models.backbones import Backbone
@@ -277,7 +277,7 @@ def find_cache(root: Path, about: Mapping[str, Any], runtime: str) -> Path | Non
     """The finished cache; with runtime auto, from any runtime, as their features agree. If averages are
     enough, those of maps that another run cached also work."""
     for kept in [about, {**about, "pooled": False}] if about["pooled"] else [about]:
-        for name in KINDS if runtime == "auto" else [runtime]:
+        for name in EXACT if runtime == "auto" else [runtime]:
             if (root / cache_key(kept, name) / "about.json").is_file():
                 return root / cache_key(kept, name)
     return None

@@ -35,17 +35,18 @@ SAVES = 3.0  # assumed speed-up of a faster runtime: tried if it saves more time
 class Kind:
     extra: str | None  # the extra that installs it
     start: float  # approximate seconds to start
-    agrees: float  # largest relative difference of pooled features from torch's
-    half: bool = False  # in bf16, which is very slow if the processor only emulates it
+    half: bool = False  # in bf16: never chosen by `auto`, as tags would depend on the computer
 
 
 KINDS = {
-    "torch": Kind(None, 0.0, 0.0),
-    "torch-bf16": Kind(None, 0.0, 0.03, half=True),
-    "onnxruntime": Kind("onnx", 2.0, 1e-3),
-    "openvino": Kind("openvino", 5.0, 1e-3),
-    "openvino-bf16": Kind("openvino", 5.0, 0.03, half=True),
+    "torch": Kind(None, 0.0),
+    "torch-bf16": Kind(None, 0.0, half=True),
+    "onnxruntime": Kind("onnx", 2.0),
+    "openvino": Kind("openvino", 5.0),
+    "openvino-bf16": Kind("openvino", 5.0, half=True),
 }
+EXACT = [name for name, kind in KINDS.items() if not kind.half]
+AGREES = 1e-3  # largest relative difference of pooled features from torch's
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,10 @@ def choose_runtime(
         if name not in ("auto", "torch"):
             raise UserError(f"cache.runtime={name} runs on the CPU, but the device is {device}; use torch or auto.")
         return Runtime("torch", torch_runtime(backbone, device, precision), GPU_BATCH, in_threads=False)
+    if name not in ("auto", "torch"):
+        return build(name, backbone, size)
     if precision is not None or name == "torch":
         return Runtime("torch", torch_runtime(backbone, device, precision))
-    if name != "auto":
-        return build(name, backbone, size)
     return fastest(backbone, size, float("inf") if num_images is None else num_images)
 
 
@@ -114,10 +115,8 @@ def fastest(backbone: Backbone, size: int, num_images: float) -> Runtime:
     best = build("torch", backbone, size)
     seconds, expected = timed(best.run, images)
     speed, left_out = {"torch": BATCH / seconds * num_cores()}, {}
-    for name, kind in KINDS.items():
-        if name == "torch" or (kind.half and not native_bf16()):
-            continue
-        if num_images * seconds / BATCH / num_cores() / SAVES < kind.start:
+    for name in EXACT:
+        if name == "torch" or num_images * seconds / BATCH / num_cores() / SAVES < KINDS[name].start:
             continue
         try:
             other = build(name, backbone, size)
@@ -128,7 +127,7 @@ def fastest(backbone: Backbone, size: int, num_images: float) -> Runtime:
         except Exception as error:  # a network it cannot run; each has its own exceptions
             left_out[name] = f"{type(error).__name__}"
             continue
-        if difference(maps, expected) > kind.agrees:
+        if difference(maps, expected) > AGREES:
             left_out[name] = "its features differ"
             continue
         speed[name] = BATCH / others_seconds * num_cores()
@@ -157,14 +156,6 @@ def difference(maps: Tensor, expected: Tensor) -> float:
     pooled, wanted = maps.float().mean((2, 3)), expected.float().mean((2, 3))
     relative = float((pooled - wanted).norm() / wanted.norm().clamp(min=1e-12))
     return relative if relative == relative else float("inf")
-
-
-def native_bf16() -> bool:
-    try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:  # not Linux
-        return False
-    return any(flag in flags.split() for flag in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 # --- threads ---
