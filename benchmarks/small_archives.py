@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/small_archives.py [--shared ../shared] [--cache features] [--methods instant,linear]
 
-Every row is a run of the product: `train` on the subset, with the settings of configs/bench-voc2007-256.yaml. Appends
-to results/small-archives/runs.csv as runs finish, skips those it finds there, and prints the tables of README.md. A
-seed draws other photos and hides other labels.
+Every row is a run of the product: `train` on the subset, with the settings of configs/bench-voc2007-256.yaml; features
+are computed once for all of them. Appends to results/small-archives/runs.csv as runs finish, skips those it finds
+there, and prints the tables of README.md. A seed draws other photos and hides other labels.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from result_rows import append_result, read_results
 
 from fewtags.config import load_config, read_yaml
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
+from fewtags.data.loaders import EpochBatches
 from fewtags.data.prepare import split_data
+from fewtags.engine import run as engine_run
+from fewtags.engine.feature_cache import CachedBatches, FeatureCache
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.training import train
 from fewtags.labels import PRESENT
@@ -66,6 +71,22 @@ def subset(annotations: Annotations, size: int, seed: int) -> Annotations:
     if len(rows) > 1.01 * size:
         rows = np.sort(np.random.default_rng(seed).permutation(rows)[:size])
     return annotations.take(np.concatenate([rows, np.flatnonzero(annotations.splits == "test")]))
+
+
+def share_features(annotations: Annotations) -> None:
+    """Have runs on some of the images take their features from a cache of all."""
+    original = engine_run.cached_batches
+
+    def batches(some: Annotations, *args: Any, **options: Any) -> CachedBatches:
+        whole = annotations.take(np.flatnonzero(annotations.splits == some.splits[0]))
+        place = {image: row for row, image in enumerate(whole.images)}
+        rows = torch.tensor([place[image] for image in some.images])
+        cache = original(whole, *args, **options).cache
+        shuffle = bool(options.get("shuffle"))
+        sampler = EpochBatches(len(some), options["batch_size"], shuffle=shuffle, seed=options.get("seed", 0))
+        return CachedBatches(FeatureCache(cache.maps[:, rows], {}), torch.from_numpy(some.labels), sampler)
+
+    engine_run.cached_batches = batches  # type: ignore[assignment]
 
 
 def measure(cell: Cell, annotations: Annotations, shared: Path, cache: str, work: Path) -> dict[str, object]:
@@ -136,6 +157,7 @@ def main() -> None:
     options = parser.parse_args()
     if not options.tables:
         annotations = read_annotations(str(options.shared / "data/VOCdevkit"))
+        share_features(annotations)
         done = {tuple(row[field] for field in FIELDS[:5]) for row in read_results(RESULTS / "runs.csv")}
         for cell in cells():
             if cell.key not in done and cell.method in options.methods.split(","):

@@ -3,14 +3,17 @@
     P(present | score) = sigmoid(bent(slope_c * score + intercept_c))
 
 A label is known to be present with probability k P, known to be absent with a_c (1 - P), and else unknown; k is the
-share of the present labels that are known. Slopes are shrunk towards one shared by all categories, intercepts towards
-what the number of known positives implies, so that a category with one known positive has a sensible curve. Slopes are
-positive and `bent` is increasing: probabilities rank images as scores do. Everything works on scores binned by rank, so
-the cost hardly depends on the number of images.
+share of the present labels that are known. Slopes are positive and `bent` is increasing: probabilities rank images as
+scores do. Everything works on scores binned by rank, so the cost hardly depends on the number of images.
+
+A hundred photos do not determine all this, so every parameter has a prior in units that do not depend on the data: the
+shared slope per standard deviation of the score, a category's slope about it, a category's share of the images about
+the mean share, the bend by how noisy the scores are, and k by how many tags an image usually has (paper-notes 51).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,12 +26,20 @@ from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 
 KNOWN_PROPORTIONS = (0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 BENDS = (0.0, -0.4, -0.8, -1.2)
-USUAL_BEND, BEND_PRECISION = -0.2, 11.0  # a weak prior: a standard deviation of 0.3
+BEND_OF_NOISE, BEND_PRECISION = -0.8, 11.0  # of scores that are all noise; a standard deviation of 0.3
 SINGLE_RANKS, GROWTH = 32, 1.08  # the first ranks have a bin each; from there on bins reach over 8 % of those above
-USUAL_SLOPE, SHARED_PRECISION = 2.0, 0.25
-SLOPE_PRECISION = 4.0  # of a category's slope about the shared one
-INTERCEPT_PRECISION = 0.25
+# Log-odds per standard deviation of the score. VOC 2007 and COCO have 1.1 to 2.4, with names and without, whatever the
+# number of images; the standard deviations of these priors are 0.5 and 0.4.
+USUAL_SLOPE, SHARED_PRECISION = 1.5, 4.0
+SLOPE_PRECISION = 6.0  # of a category's slope about the shared one
 LOWEST_SLOPE = 0.1
+LEAST_SPREAD = 0.03
+SHARE_PRECISION = 0.7  # of the log-odds of a category's share of the images: by a factor of three to the mean share
+LARGEST_SHARE = 0.8
+# Tags per image: 0.33 times the root of the number of categories is 1.5 for VOC and 2.9 for COCO, as they have;
+# NUS-WIDE has 1.9 where this says 3.0, VG-200 10.7 instead of 4.7. So it is a factor of two off one time in three.
+TAGS_OF_ONE_CATEGORY, TAGS_DEVIATION = 0.33, 0.7
+CREDENCE = 0.15  # how much a log likelihood counts in the choice of k and bend: no curve is quite of this form
 LOWEST_THRESHOLD, HIGHEST_THRESHOLD = 0.25, 0.75  # a tag that is three times as likely wrong as right is not predicted
 ONE_TAG_SHARE = 0.9  # share of images with exactly one known tag above which this is how they were tagged
 ONE_TAG_PROPORTIONS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -65,6 +76,18 @@ class Bins:
     def of_categories(self, categories: Tensor) -> Bins:
         return Bins(*(part[:, categories] for part in (self.score, self.present, self.absent, self.unknown)))
 
+    def spread(self) -> float:
+        """Standard deviation of the scores within a category."""
+        return float(self.variance().mean().sqrt().clamp(min=LEAST_SPREAD))
+
+    def mean(self) -> Tensor:
+        """[C]"""
+        return (self.count * self.score).sum(0) / self.count.sum(0).clamp(min=1)
+
+    def variance(self) -> Tensor:
+        """[C]"""
+        return (self.count * (self.score - self.mean()).square()).sum(0) / self.count.sum(0).clamp(min=1)
+
     def together(self) -> Bins:
         """All categories pooled."""
         return Bins(*(part.reshape(-1, 1) for part in (self.score, self.present, self.absent, self.unknown)))
@@ -91,6 +114,8 @@ class Shared:
     slope: float
     bend: float
     known_proportion: float
+    known_share: float  # share of all labels that are known to be present
+    spread: float  # standard deviation of the scores: the unit of slopes
 
 
 def bent(eta: Tensor, bend: Tensor | float) -> Tensor:
@@ -99,41 +124,49 @@ def bent(eta: Tensor, bend: Tensor | float) -> Tensor:
     return eta + factor * F.softplus(eta - BEND)
 
 
-def shared_curve(bins: Bins, known_proportion: float | None = None) -> Shared:
-    """Slope, bend and known proportion by their posterior mean over a grid of the latter two.
+def shared_curve(bins: Bins, known_share: float, num_categories: int, known_proportion: float | None = None) -> Shared:
+    """Slope, bend and known proportion by their posterior mean over a grid of the latter two; that of the proportion is
+    a geometric mean.
 
-    With few labels the likelihood hardly determines the known proportion, and its maximum may be a third of the truth
-    or three times it; the mean is then near 0.4, by which fewer tags are promised.
+    `bins` may be of some of the `num_categories`; of all their labels a `known_share` is known to be present.
     """
     known = bins.present.sum(0).nonzero()[:, 0]
     if not len(known):
-        return Shared(USUAL_SLOPE, USUAL_BEND, known_proportion or 0.5)
+        return Shared(USUAL_SLOPE, 0.0, known_proportion or 0.5, known_share, 1.0)
     bins = bins.of_categories(known[:: max(-(-len(known) // SHARED_BY), 1)])
+    spread = bins.spread()
     complete = not bool(bins.unknown.any())
     proportions = (1.0 if complete else known_proportion,) if complete or known_proportion else KNOWN_PROPORTIONS
     grid = torch.cartesian_prod(
         torch.tensor(proportions, dtype=torch.float64), torch.tensor(BENDS, dtype=torch.float64)
     )
     proportion, bend = grid.T
-    slope, _, likelihood = _fit_shared_slopes(bins, proportion[:, None], bend[:, None])
-    prior = -BEND_PRECISION / 2 * (bend - USUAL_BEND).square()
+    slope, _, likelihood = _fit_shared_slopes(bins, known_share, proportion[:, None], bend[:, None])
+    usual_bend = BEND_OF_NOISE * max(1 - spread**2, 0.0)  # the variance of scores is what can be trusted of them
+    prior = tags_prior(proportion, known_share, num_categories) - BEND_PRECISION / 2 * (bend - usual_bend).square()
     width = torch.gradient(torch.tensor(proportions))[0] if len(proportions) > 1 else torch.ones(1)
-    prior = prior - proportion.log() / 2  # knowing few tags is more common than knowing nearly all
-    chance = (likelihood - likelihood.max() + prior).exp() * width.repeat_interleave(len(BENDS))
+    chance = (CREDENCE * likelihood + prior).softmax(0) * width.repeat_interleave(len(BENDS))
     chance /= chance.sum()
-    mean = [float((chance * each).sum()) for each in (slope, bend, proportion)]
-    return Shared(max(mean[0], LOWEST_SLOPE), mean[1], known_proportion or mean[2])
+    mean = [float((chance * each).sum()) for each in (slope, bend, proportion.log())]
+    return Shared(mean[0], mean[1], known_proportion or math.exp(mean[2]), known_share, spread)
+
+
+def tags_prior(proportion: Tensor, known_share: float, num_categories: int) -> Tensor:
+    """[G] log density of known proportions [G], by how many tags an image then has on average."""
+    tags = known_share * num_categories / proportion
+    off = (tags / (TAGS_OF_ONE_CATEGORY * math.sqrt(num_categories))).log() / TAGS_DEVIATION
+    return -off.square() / 2 - proportion.log()
 
 
 # --- one known tag per image ---
 
 
-def straight_curves(bins: Bins, known_proportion: float) -> tuple[Tensor, Tensor]:
+def straight_curves(bins: Bins, known_share: float, known_proportion: float) -> tuple[Tensor, Tensor]:
     """Slopes and intercepts [C] of curves without a bend, whose slopes are drawn to one they share."""
-    known = bins.present.sum(0).nonzero()[:, 0]
+    bins_of_known = bins.of_categories(bins.present.sum(0).nonzero()[:, 0])
     point = torch.tensor([[known_proportion]], dtype=torch.float64)
-    slope = _fit_shared_slopes(bins.of_categories(known), point, torch.zeros_like(point))[0]
-    return fit_curves(bins, Shared(float(slope), 0.0, known_proportion))[:2]
+    slope = _fit_shared_slopes(bins_of_known, known_share, point, torch.zeros_like(point))[0]
+    return fit_curves(bins, Shared(float(slope), 0.0, known_proportion, known_share, bins_of_known.spread()))[:2]
 
 
 def has_one_tag_each(labels: Tensor) -> bool:
@@ -159,51 +192,64 @@ def one_tag_likelihood(chance: Tensor, labels: Tensor) -> float:
     return float((chance[known].log() + others.log() - any_present.clamp(min=TINY).log()).sum())
 
 
-def _fit_shared_slopes(bins: Bins, known: Tensor, bend: Tensor, steps: int = 10) -> tuple[Tensor, Tensor, Tensor]:
-    """For each of G pairs of `known` proportion and `bend` [G, 1]: slope [G], intercepts [G, C], log likelihood [G]."""
-    usual = usual_intercept(bins, known)
-    intercept, slope = usual.clone(), torch.full((len(known), 1), USUAL_SLOPE, dtype=torch.float64)
+def _fit_shared_slopes(
+    bins: Bins, known_share: float, known: Tensor, bend: Tensor, steps: int = 10
+) -> tuple[Tensor, Tensor, Tensor]:
+    """For each of G pairs of `known` proportion and `bend` [G, 1]: slope [G], intercepts [G, C], log likelihood [G]
+    less the priors."""
+    spread = bins.spread()
+    usual_slope, precision = USUAL_SLOPE / spread, SHARED_PRECISION * spread**2
+    slope = torch.full((len(known), 1), usual_slope, dtype=torch.float64)
+    usual, share_precision = usual_intercept(bins, known_share / known, slope)
+    intercept = usual.clone()
     for _ in range(steps):
-        model = _Likelihood(bins, slope, intercept, known, bend)
-        by_eta, info = model.derivatives()
+        by_eta, info = _Likelihood(bins, slope, intercept, known, bend).derivatives()
         by_slope, by_intercept = (by_eta * bins.score).sum(1), by_eta.sum(1)
         ss, si, ii = (info * bins.score.square()).sum(1), (info * bins.score).sum(1), info.sum(1)
-        by_intercept = by_intercept + INTERCEPT_PRECISION * (intercept - usual)
-        ii = ii + INTERCEPT_PRECISION
-        gradient = (by_slope - si * by_intercept / ii).sum(1, keepdim=True) + SHARED_PRECISION * (slope - USUAL_SLOPE)
-        curvature = (ss - si.square() / ii).sum(1, keepdim=True) + SHARED_PRECISION
-        step = (gradient / curvature).clamp(-1, 1)
+        by_intercept = by_intercept + share_precision * (intercept - usual)
+        ii = ii + share_precision
+        gradient = (by_slope - si * by_intercept / ii).sum(1, keepdim=True) + precision * (slope - usual_slope)
+        curvature = (ss - si.square() / ii).sum(1, keepdim=True) + precision
+        step = (gradient / curvature).clamp(-0.5 / spread, 0.5 / spread)
         intercept = intercept - ((by_intercept - si * step) / ii).clamp(-2, 2)
-        slope = (slope - step).clamp(min=LOWEST_SLOPE)
-    prior = INTERCEPT_PRECISION / 2 * (intercept - usual).square().sum(1)
-    return slope[:, 0], intercept, _Likelihood(bins, slope, intercept, known, bend).value().sum(1) - prior
+        slope = (slope - step).clamp(min=LOWEST_SLOPE / spread)
+        usual, share_precision = usual_intercept(bins, known_share / known, slope)
+    prior = (share_precision * (intercept - usual).square()).sum(1) + precision * (slope[:, 0] - usual_slope).square()
+    return slope[:, 0], intercept, _Likelihood(bins, slope, intercept, known, bend).value().sum(1) - prior / 2
 
 
 def fit_curves(bins: Bins, shared: Shared, steps: int = 20) -> tuple[Tensor, Tensor, Tensor]:
     """Slopes and intercepts [C] of the categories, and their log likelihoods less the priors [C]."""
     known, bend = (torch.full((1, 1), each, dtype=torch.float64) for each in (shared.known_proportion, shared.bend))
-    usual = usual_intercept(bins, known)
-    intercept, slope = usual.clone(), torch.full_like(usual, shared.slope)
+    spread, precision = shared.spread, SLOPE_PRECISION * shared.spread**2
+    slope = torch.full((1, bins.score.shape[1]), shared.slope, dtype=torch.float64)
+    usual, share_precision = usual_intercept(bins, shared.known_share / known, slope)
+    intercept = usual.clone()
     for _ in range(steps):
         by_eta, info = _Likelihood(bins, slope, intercept, known, bend).derivatives()
-        by_slope = (by_eta * bins.score).sum(1) + SLOPE_PRECISION * (slope - shared.slope)
-        by_intercept = by_eta.sum(1) + INTERCEPT_PRECISION * (intercept - usual)
-        ss = (info * bins.score.square()).sum(1) + SLOPE_PRECISION
-        si, ii = (info * bins.score).sum(1), info.sum(1) + INTERCEPT_PRECISION
+        by_slope = (by_eta * bins.score).sum(1) + precision * (slope - shared.slope)
+        by_intercept = by_eta.sum(1) + share_precision * (intercept - usual)
+        ss = (info * bins.score.square()).sum(1) + precision
+        si, ii = (info * bins.score).sum(1), info.sum(1) + share_precision
         determinant = ss * ii - si.square()
-        slope = slope - ((ii * by_slope - si * by_intercept) / determinant).clamp(-1, 1) / 2
+        step = ((ii * by_slope - si * by_intercept) / determinant).clamp(-0.5 / spread, 0.5 / spread)
+        slope = (slope - step / 2).clamp(min=LOWEST_SLOPE / spread)
         intercept = intercept - ((ss * by_intercept - si * by_slope) / determinant).clamp(-2, 2) / 2
-        slope = slope.clamp(min=LOWEST_SLOPE)
     value = _Likelihood(bins, slope, intercept, known, bend).value()
-    value = value - SLOPE_PRECISION / 2 * (slope - shared.slope).square()
-    value = value - INTERCEPT_PRECISION / 2 * (intercept - usual).square()
+    value = value - precision / 2 * (slope - shared.slope).square()
+    value = value - share_precision / 2 * (intercept - usual).square()
     return slope[0], intercept[0], value[0]
 
 
-def usual_intercept(bins: Bins, known: Tensor) -> Tensor:
-    """[G, C] log-odds at score 0, a little below those of the expected share of presences."""
-    share = (bins.present.sum(0) + 0.5) / known / (bins.count.sum(0) + 1)
-    return torch.logit(share.clamp(max=0.8)) - 1
+def usual_intercept(bins: Bins, share: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """[G, C] intercepts by which categories are present in a `share` [G, 1] of the images, and the precision of the
+    prior about them.
+
+    The mean of sigmoid(eta) over a normal eta is about sigmoid(mean / factor), factor = sqrt(1 + pi/8 variance).
+    """
+    factor = (1 + math.pi / 8 * slope.square() * bins.variance()).sqrt()
+    intercept = factor * torch.logit(share.clamp(max=LARGEST_SHARE)) - slope * bins.mean()
+    return intercept, SHARE_PRECISION / factor.square()
 
 
 def intercepts_for(bins: Bins, slope: float, bend: float, share: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ name of a category says about an image (`models.names`) is added if leave-one-ou
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,7 +35,10 @@ from fewtags.errors import DataError, UserError
 from fewtags.estimates import ScoreBins
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.models.curves import (
+    CREDENCE,
+    LARGEST_SHARE,
     ONE_TAG_PROPORTIONS,
+    SHARE_PRECISION,
     USUAL_SLOPE,
     Bins,
     Shared,
@@ -48,6 +52,7 @@ from fewtags.models.curves import (
     shared_curve,
     soften,
     straight_curves,
+    tags_prior,
 )
 from fewtags.models.label_memory import LabelMemory
 from fewtags.models.leave_one_out import (
@@ -600,12 +605,13 @@ class Discriminant(nn.Module):
             raise UserError(f"The known proportion should be over 0 and at most 1, not {known_proportion}.")
         if not keeps_name_weights:
             self.name_weight.copy_(choice.name_weight * (self.name_factor > 0))
+        known_share = float((images.labels == PRESENT).sum() / images.labels.numel())
         sample = _CurveSample(self, images, weights)
         few = _joined([sample.scores(some).bins(self.name_weight[some].cpu()) for some in sample.some_groups()])
         proportion = None if given is None else float(given.mean())
         if given is None and few.score.shape[1] == images.labels.shape[1] and has_one_tag_each(images.labels):
-            proportion = self._one_tag_proportion(images, weights, few)
-        shared = shared_curve(few, proportion)
+            proportion = self._one_tag_proportion(images, weights, few, known_share)
+        shared = shared_curve(few, known_share, images.labels.shape[1], proportion)
         self.bend.fill_(shared.bend)
         self.known_proportion.copy_(torch.as_tensor(shared.known_proportion) if given is None else given)
         common = fit_curves(few.together(), shared)[:2] if one_curve else None
@@ -621,8 +627,8 @@ class Discriminant(nn.Module):
             chance = bent(self.slope[some].cpu() * bins.score + self.intercept[some].cpu(), shared.bend).sigmoid()
             self.thresholds[some] = f1_thresholds(chance, bins.count).to(self.slope)
 
-    def _one_tag_proportion(self, images: Images, weights: Tensor, bins: Bins) -> float:
-        """Share of the present tags that are known if each image has a single one: the posterior mean.
+    def _one_tag_proportion(self, images: Images, weights: Tensor, bins: Bins, known_share: float) -> float:
+        """Share of the present tags that are known if each image has a single one: the (geometric) posterior mean.
 
         Images that show one thing only are then known completely, so that at the highest scores hardly a tag seems to
         be missing, and the likelihood that `shared_curve` goes by has the proportion far too high.
@@ -633,28 +639,31 @@ class Discriminant(nn.Module):
         scores = self._left_out_scores(sample, weights[some], slice(None)).double()
         values = []
         for proportion in ONE_TAG_PROPORTIONS:
-            slope, intercept = straight_curves(bins, proportion)  # a bend could be taken for more known tags
+            # A bend could be taken for more known tags.
+            slope, intercept = straight_curves(bins, known_share, proportion)
             values.append(one_tag_likelihood((slope * scores + intercept).sigmoid(), sample.labels))
         proportions = torch.tensor(ONE_TAG_PROPORTIONS, dtype=torch.float64)
-        chance = torch.tensor(values, dtype=torch.float64).softmax(0) * torch.gradient(proportions)[0]
-        return float((chance * proportions).sum() / chance.sum())
+        prior = tags_prior(proportions, known_share, images.labels.shape[1])
+        chance = (CREDENCE * torch.tensor(values, dtype=torch.float64) + prior).softmax(0)
+        chance *= torch.gradient(proportions)[0]
+        return math.exp(float((chance * proportions.log()).sum() / chance.sum()))
 
     def _curves_of_names(self, images: Images, scores: _CurveScores, categories: slice, shared: Shared) -> None:
-        """Categories of which only the name is known: as many presences are expected as the backbone's classifier sees.
+        """Categories of which only the name is known.
 
-        It sees one thing in an image, so that is corrected by how many there are of the categories with known labels.
+        Where no label is known at all, as many presences are expected as the backbone's classifier sees, times the
+        number of things in a picture, as it sees one. It says little about how common categories are, so where labels
+        are known, a category without any is expected as often as the others, and less the more images there are.
         """
-        if images.shares is None:
-            return
-        known = (images.labels == PRESENT).sum(0)
-        named, both = self.name_factor.cpu() > 0, (known > 0) & (self.name_factor.cpu() > 0)
-        factor = THINGS_IN_A_PICTURE
-        if both.any():
-            presences = (known / self.known_proportion.cpu())[both].sum() / len(images.labels)
-            factor = float((presences / images.shares[both].sum()).clamp(0.1, 10))
+        known, named = (images.labels == PRESENT).sum(0), self.name_factor.cpu() > 0
         only = named[categories] & (known[categories] == 0)
-        if only.any():
-            share = (factor * images.shares[categories]).clamp(1e-3, 0.5)
+        if images.shares is not None and only.any():
+            share = (THINGS_IN_A_PICTURE * images.shares[categories]).clamp(1e-3, 0.5)
+            if known.any():
+                expected = shared.known_share * len(images.labels)  # known positives of a category
+                proportion = self.known_proportion[categories].cpu()
+                share = shared.known_share / proportion * SHARE_PRECISION / (SHARE_PRECISION + expected)
+                share = share.clamp(max=LARGEST_SHARE)
             intercept = intercepts_for(scores.bins(1.0), USUAL_SLOPE, shared.bend, share)
             for buffer, value in ((self.name_weight, 1.0), (self.slope, USUAL_SLOPE), (self.intercept, intercept)):
                 buffer[categories] = torch.where(only, torch.as_tensor(value).float(), buffer[categories].cpu()).to(
