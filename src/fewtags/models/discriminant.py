@@ -21,7 +21,6 @@ name of a category says about an image (`models.names`) is added if leave-one-ou
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -628,7 +627,7 @@ class Discriminant(nn.Module):
             self.thresholds[some] = f1_thresholds(chance, bins.count).to(self.slope)
 
     def _one_tag_proportion(self, images: Images, weights: Tensor, bins: Bins, known_share: float) -> float:
-        """Share of the present tags that are known if each image has a single one: the (geometric) posterior mean.
+        """Share of the present tags that are known if each image has a single one: the posterior mean.
 
         Images that show one thing only are then known completely, so that at the highest scores hardly a tag seems to
         be missing, and the likelihood that `shared_curve` goes by has the proportion far too high.
@@ -646,7 +645,7 @@ class Discriminant(nn.Module):
         prior = tags_prior(proportions, known_share, images.labels.shape[1])
         chance = (CREDENCE * torch.tensor(values, dtype=torch.float64) + prior).softmax(0)
         chance *= torch.gradient(proportions)[0]
-        return math.exp(float((chance * proportions.log()).sum() / chance.sum()))
+        return float((chance * proportions).sum() / chance.sum())
 
     def _curves_of_names(self, images: Images, scores: _CurveScores, categories: slice, shared: Shared) -> None:
         """Categories of which only the name is known.
