@@ -36,9 +36,9 @@ LOWEST_SLOPE = 0.1
 LEAST_SPREAD = 0.03
 SHARE_PRECISION = 0.7  # of the log-odds of a category's share of the images: by a factor of three to the mean share
 LARGEST_SHARE = 0.8
-# Tags per image: 0.33 times the root of the number of categories is 1.5 for VOC and 2.9 for COCO, as they have;
-# NUS-WIDE has 1.9 where this says 3.0, VG-200 10.7 instead of 4.7. So it is a factor of two off one time in three.
-TAGS_OF_ONE_CATEGORY, TAGS_DEVIATION = 0.33, 0.7
+# Tags per image, in roots of the number of categories: 0.33 on VOC 2007 and on COCO, 0.21 on NUS-WIDE, 0.76 on VG-200,
+# 0.56 in our generated pictures. The deviation is of the logarithm: a factor of two.
+TAGS_OF_ONE_CATEGORY, TAGS_DEVIATION = 0.4, 0.7
 CREDENCE = 0.15  # how much a log likelihood counts in the choice of k and bend: no curve is quite of this form
 LOWEST_THRESHOLD, HIGHEST_THRESHOLD = 0.25, 0.75  # a tag that is three times as likely wrong as right is not predicted
 ONE_TAG_SHARE = 0.9  # share of images with exactly one known tag above which this is how they were tagged
