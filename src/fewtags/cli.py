@@ -629,6 +629,9 @@ def bench(
     settings: Annotated[list[str] | None, typer.Argument(help="Settings of every run, as group.name=value.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of all its runs (default: runs/GRID).")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs in parallel; they share the cores.")] = 1,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only runs with this in their name (caldnr/known-10); may be repeated.")
+    ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="List the runs and stop.")] = False,
     ray: Ray = None,
     cpus: Cpus = 1,
@@ -640,11 +643,12 @@ def bench(
     Leaves runs.csv and tables.md, .csv and .tex in its folder, which `fewtags report` turns into a page. Exits with
     code 1 when a run failed; the other runs still finish.
     """
-    from fewtags.experiments.grid import read_grid
+    from fewtags.experiments.grid import named_like, read_grid
 
     runs = read_grid(grid, settings or [])
+    wanted = named_like(runs, only or [])
     if plan:
-        print("\n".join(run.name for run in runs))
+        print("\n".join(run.name for run in wanted))
         return
     from fewtags.engine.cluster import cluster
     from fewtags.experiments.bench import Bench
@@ -653,7 +657,7 @@ def bench(
 
     with cluster(ray, cpus=cpus, gpus=gpus) as machines:
         executor = LocalExecutor(workers) if machines is None else RayExecutor(machines)
-        work = Bench(runs, out or Path("runs") / grid.stem, executor, quiet=quiet)
+        work = Bench(runs, out or Path("runs") / grid.stem, executor, wanted=wanted, quiet=quiet)
         failed = work.run()
     for run in failed:
         print(f"fewtags: {run} failed; see {work.files(run).log}", file=sys.stderr)

@@ -211,3 +211,18 @@ def test_the_command_ends_with_1_when_a_run_failed(grid, tmp_path, monkeypatch):
 def test_the_command_lists_its_plan(grid):
     result = CliRunner().invoke(app, ["bench", str(grid({"an": None}, [0.1, 0.5])), "--plan"])
     assert result.stdout.split() == ["patches/an/known-10/seed-0", "patches/an/known-50/seed-0"]
+
+
+def test_only_some_runs_are_made_and_tables_have_all_that_are_finished(grid, tmp_path):
+    file = str(grid({"an": None, "asl": None}, [0.1, 0.5]))
+    call = ["bench", file, "--out", str(tmp_path / "bench"), "--quiet"]
+    for only in (["an/known-50"], ["asl/known-50", "asl/known-10"]):
+        assert CliRunner().invoke(app, call + [part for text in only for part in ("--only", text)]).exit_code == 0
+    rows = csv_rows(tmp_path / "bench" / "runs.csv")
+    assert [(row["method"], row["proportion"]) for row in rows if row["epoch_rule"] == "last"] == [
+        ("an", "0.5"),
+        ("asl", "0.1"),
+        ("asl", "0.5"),
+    ]
+    result = CliRunner().invoke(app, [*call, "--only", "linear"])
+    assert "No run of the grid has 'linear' in its name" in str(result.exception)

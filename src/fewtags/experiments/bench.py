@@ -29,9 +29,16 @@ INCIDENTAL = ("train.device", "train.workers", "train.timeout", "cache.folder", 
 
 class Bench:
     def __init__(
-        self, runs: Sequence[PlannedRun], folder: Path, executor: Executor | None = None, *, quiet: bool = False
+        self,
+        runs: Sequence[PlannedRun],
+        folder: Path,
+        executor: Executor | None = None,
+        *,
+        wanted: Sequence[PlannedRun] | None = None,  # the runs to make now; tables have all that are finished
+        quiet: bool = False,
     ):
         self.runs, self.folder = runs, folder
+        self.wanted = runs if wanted is None else wanted
         self.executor: Executor = LocalExecutor() if executor is None else executor
         self.console = Console(stderr=True, soft_wrap=True, quiet=quiet)
         self.quiet = quiet
@@ -41,17 +48,17 @@ class Bench:
         self.started = time.monotonic()
 
     def run(self) -> list[PlannedRun]:
-        """Complete every run and return those that failed; runs.csv and tables.* are updated after each."""
+        """Complete every wanted run and return those that failed; runs.csv and tables.* are updated after each."""
         with only_process_in(self.folder, "fewtags bench"):
             return self._run()
 
     def _run(self) -> list[PlannedRun]:
         for run in self.runs:
             check_settings(run, self.files(run))
-        self.waiting = [run for run in self.runs if not self.files(run).is_finished]
-        num_finished = len(self.runs) - len(self.waiting)
+        self.waiting = [run for run in self.wanted if not self.files(run).is_finished]
+        num_finished = len(self.wanted) - len(self.waiting)
         self.say(
-            f"{plural(len(self.runs), 'run')} in {self.folder}: {num_finished} finished, {len(self.waiting)} to do."
+            f"{plural(len(self.wanted), 'run')} in {self.folder}: {num_finished} finished, {len(self.waiting)} to do."
         )
         self.write_results()
         no_bar = self.quiet or not self.console.is_terminal

@@ -19,7 +19,7 @@ and seed. A run listed in two parts uses the settings of the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -93,6 +93,14 @@ def read_grid(file: Path, overrides: Iterable[str] = ()) -> list[PlannedRun]:
         for run in _runs_of(grid, part, top, file):
             runs.setdefault(run.name, run)
     return list(runs.values())
+
+
+def named_like(runs: Sequence[PlannedRun], texts: Sequence[str]) -> list[PlannedRun]:
+    """Those with any of the texts in their name; all without texts."""
+    for text in texts:
+        if not any(text in run.name for run in runs):
+            raise UserError(f"No run of the grid has '{text}' in its name; the first one is {runs[0].name}.")
+    return [run for run in runs if not texts or any(text in run.name for text in texts)]
 
 
 def _parse(file: Path) -> GridFile:
