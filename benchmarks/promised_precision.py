@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -105,19 +106,17 @@ def measure(photos: Photos, names: bool, size: int, labels: str, seed: int) -> d
 def table(rows: list[dict[str, str]]) -> str:
     """Real precision and, in brackets, the promised one."""
     lines = ["| | " + " | ".join(str(size) for size in SIZES) + " |", "|---" * (len(SIZES) + 1) + "|"]
-    for data in ("voc2007", "coco"):
-        for names in ("no", "yes"):
-            for labels in LABELS:
-                cells = []
-                for size in SIZES:
-                    wanted = (data, names, str(size), labels)
-                    found = [r for r in rows if (r["data"], r["names"], r["images"], r["labels"]) == wanted]
-                    real, promised = (
-                        statistics.mean([float(r[key]) for r in found] or [float("nan")])
-                        for key in ("precision", "promised_precision")
-                    )
-                    cells.append(f"{real:.0f} ({promised:.0f})")
-                lines.append(f"| {data}, {labels}{', names' if names == 'yes' else ''} | " + " | ".join(cells) + " |")
+    for data, names, labels in product(("voc2007", "coco"), ("no", "yes"), LABELS):
+        cells = []
+        for size in SIZES:
+            wanted = (data, names, str(size), labels)
+            found = [r for r in rows if (r["data"], r["names"], r["images"], r["labels"]) == wanted]
+            real, promised = (
+                statistics.mean([float(r[key]) for r in found] or [float("nan")])
+                for key in ("precision", "promised_precision")
+            )
+            cells.append(f"{real:.0f} ({promised:.0f})")
+        lines.append(f"| {data}, {labels}{', names' if names == 'yes' else ''} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -137,15 +136,12 @@ def main() -> None:
             "coco": read_coco(options.shared, backbone),
         }
         done = {tuple(row[field] for field in FIELDS[:5]) for row in read_results(RESULTS)}
-        for seed in map(int, options.seeds.split(",")):
-            for data, photos in sets.items():
-                for size in SIZES:
-                    for labels in LABELS:
-                        for names in ("no", "yes"):
-                            key = (data, names, str(size), labels, str(seed))
-                            numbers = None if key in done else measure(photos, names == "yes", size, labels, seed)
-                            if numbers is not None:
-                                append_result(RESULTS, FIELDS, {**dict(zip(FIELDS[:5], key, strict=True)), **numbers})
+        seeds = map(int, options.seeds.split(","))
+        for seed, data, size, labels, names in product(seeds, sets, SIZES, LABELS, ("no", "yes")):
+            key = (data, names, str(size), labels, str(seed))
+            numbers = None if key in done else measure(sets[data], names == "yes", size, labels, seed)
+            if numbers is not None:
+                append_result(RESULTS, FIELDS, {**dict(zip(FIELDS[:5], key, strict=True)), **numbers})
     print(table(read_results(RESULTS)))
 
 
