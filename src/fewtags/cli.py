@@ -5,6 +5,7 @@ torch and everything else that is slow to import is imported inside the commands
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -59,6 +60,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress ou
 
 def main() -> None:
     """Run a command; an error the user can fix is printed as one sentence, with its exit code."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what saves its work on Ctrl-C saves it for a scheduler
     try:
         code = app(standalone_mode=False, prog_name="fewtags")  # None, or the code of a typer.Exit
     except UserError as error:

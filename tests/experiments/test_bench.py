@@ -156,6 +156,20 @@ def test_an_interrupted_bench_stops_its_runs(grid, tmp_path, monkeypatch):
     assert executor.stopped
 
 
+def test_a_scheduler_that_ends_a_bench_lets_it_save(grid, tmp_path):
+    """SIGTERM reaches only the bench, which stops its run as it would on Ctrl-C."""
+    file, folder = grid({"an": None}, [0.5], epochs=100000, evaluate_every=100000), tmp_path / "bench"
+    run = folder / "patches/an/known-50/seed-0"
+    command = [sys.executable, "-m", "fewtags", "bench", str(file), "--out", str(folder)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    wait_for(lambda: (run / "checkpoints/last.pt").is_file() or process.poll() is not None)
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == Interrupted.exit_code
+    assert "run the same command to resume" in said
+    assert "everything is saved" in (run / "log.txt").read_text()
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 def test_a_killed_bench_goes_on_where_it_was(grid, tmp_path):
     """kill -9: its process ends too, the checkpoint stays, and the second start resumes it to the same log."""

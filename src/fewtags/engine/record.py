@@ -219,7 +219,7 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
     try:
         run.learner.model.load_state_dict(checkpoint["model"])
         run.learner.objective.load_state_dict(checkpoint["objective"])
-        run.optimizer.load_state_dict(checkpoint["optimizer"])
+        load_optimizer(run.optimizer, checkpoint["optimizer"])
         run.scaler.load_state_dict(checkpoint["scaler"])
         if run.ema is not None:
             run.ema.module.load_state_dict(checkpoint["ema"])
@@ -232,6 +232,13 @@ def restore(run: Run, checkpoint: dict[str, Any]) -> None:
     counts = distributed.is_main()
     run.totals = {name: total if counts or is_mean(name) else 0.0 for name, total in checkpoint["totals"].items()}
     run.best, run.seconds = checkpoint["best"], checkpoint["seconds"]
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Its moments, also from a version that did not fuse; torch would take over that choice with them."""
+    for group in state["param_groups"]:
+        group["fused"] = optimizer.defaults["fused"]
+    optimizer.load_state_dict(state)
 
 
 # Settings that change a run's speed or locations, not its results.
