@@ -31,6 +31,7 @@ class Problem:
     words: WordVectors | None = None  # built only for heads with `needs_words`
     dataset: str = "dataset"
     seed: int = 0  # of everything random
+    tunes_features: bool = False  # pretrained ones are trained further, and can memorise which labels are known
 
     @property
     def num_images(self) -> int:
@@ -81,6 +82,7 @@ class Start:
     sentence: str  # for the log
     known_proportion: Tensor | None = None  # [C] share of the present labels that are known, if estimated
     left_out: ScoreBins | None = None  # leave-one-out log-odds of the training labels, if available
+    logits: Tensor | None = None  # [N, C] of the training images after it, NaN if unreadable; for `needs_start_logits`
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from fewtags import distributed
 from fewtags.config import RunConfig
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import RunData, split_data
+from fewtags.data.scenes import BACKBONE
 from fewtags.engine import training
 from fewtags.engine.run import Run
 
@@ -27,6 +28,7 @@ RUNS = {
     "an": TinyConfig.make("method=an", *FROZEN),
     "caldnr": TinyConfig.make("method=caldnr", "method.profile=relative", "train.epochs=1"),  # 5 batches, uneven shares
     "closed form": TinyConfig.make("method=caldnr", "train.epochs=1"),
+    "tuned": TinyConfig.make("method=caldnr", "train.epochs=1", f"model.weights={BACKBONE}", "model.train_from=layer4"),
     "instant": TinyConfig.make("method=instant"),
 }
 
@@ -110,7 +112,7 @@ def assert_equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
     assert not [name for name in first if not torch.equal(first[name], second[name])]
 
 
-@pytest.mark.parametrize("name", ["an", "caldnr", "closed form", "instant", "broken"])
+@pytest.mark.parametrize("name", ["an", "caldnr", "closed form", "tuned", "instant", "broken"])
 def test_both_ranks_hold_the_same(name, two):
     """Weights, batch statistics and the method's queues, means and counts, to the last bit."""
     first, second = (load(two / f"{name}-{rank}.pt") for rank in (0, 1))
@@ -127,7 +129,14 @@ def test_the_methods_state_saw_every_image(two, patches):
     np.testing.assert_array_equal(seen.numpy(), known)
 
 
-@pytest.mark.parametrize("name", ["an", "caldnr", "closed form", "instant"])
+def test_a_tuned_backbone_has_the_start_of_every_image(two):
+    logits = load(two / "tuned-0.pt")["objective"]["start_logits"]
+    assert logits.shape == (36, 3)
+    assert logits.isfinite().all()
+    assert not len(load(two / "closed form-0.pt")["objective"]["start_logits"])  # from scratch, the start knows nothing
+
+
+@pytest.mark.parametrize("name", ["an", "caldnr", "closed form", "tuned", "instant"])
 def test_evaluation_counts_every_image_once(name, two):
     first, second = (load(two / f"{name}-{rank}.pt") for rank in (0, 1))
     assert first["num_images"] == second["num_images"] == 12

@@ -1,5 +1,7 @@
 """CALD and CANR as probabilities: the two terms, what they are together, and their limits."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,8 +13,8 @@ PROGRESS = Progress(0, 6, 0, 10)
 KNOWN = 0.3
 
 
-def objective(labels, **settings):
-    problem = Problem(tuple("abcd"), labels)
+def objective(labels, *, tunes_features=False, **settings):
+    problem = Problem(tuple("abcd"), labels, tunes_features=tunes_features)
     made = PosteriorLabels(PosteriorLabels.Config(**settings), problem, None)
     made.start(Start("estimated", torch.full((4,), KNOWN)))
     return made
@@ -85,3 +87,58 @@ def test_what_the_head_estimated_is_kept_with_the_state_unless_it_is_given(step)
     batch, _ = step
     assert objective(batch.labels).state_dict()["known_proportion"].tolist() == pytest.approx([KNOWN] * 4)
     assert objective(batch.labels, known_proportion=0.8).known_proportion.tolist() == pytest.approx([0.8] * 4)
+
+
+# --- with a backbone that is trained ---
+
+
+def at_start(labels, logits, **settings):
+    made = objective(labels, tunes_features=True, **settings)
+    made.start(Start("estimated", torch.full((4,), KNOWN), logits=logits))
+    return made
+
+
+def test_targets_are_half_those_of_the_start(step):
+    batch, logits = step
+    start, later = logits.detach(), (logits.detach() - 3).requires_grad_()
+    losses = at_start(batch.labels, start).loss(batch, Outputs(later), PROGRESS).losses
+    unknown = batch.labels == 0
+    as_present = (hidden_probability((start + later.detach()) / 2) * -F.logsigmoid(later) * unknown).sum(1).mean()
+    torch.testing.assert_close(losses["discovered"], as_present, rtol=1e-3, atol=1e-3)  # remembered in half precision
+
+
+def test_an_image_that_could_not_be_read_at_the_start_has_current_targets(step):
+    batch, logits = step
+    made = at_start(batch.labels, torch.full_like(logits, torch.nan))
+    current = objective(batch.labels).loss(batch, Outputs(logits), PROGRESS).total
+    torch.testing.assert_close(made.loss(batch, Outputs(logits), PROGRESS).total, current)
+
+
+@pytest.mark.parametrize("tunes_features", [False, True])
+def test_what_can_memorise_the_known_labels_keeps_the_hidden_ones_only_by_the_start(step, tunes_features):
+    """One free logit per label memorises everything. Current targets follow it to 0; the start holds it."""
+    batch, logits = step
+    start, unknown = logits.detach().clone(), batch.labels == 0
+    made = at_start(batch.labels, start) if tunes_features else objective(batch.labels)
+    solver = torch.optim.Adam([logits], lr=0.1)
+    for _ in range(2000):
+        solver.zero_grad()
+        made.loss(batch, Outputs(logits), PROGRESS).total.backward()
+        solver.step()
+    chance = logits.detach().sigmoid()
+    assert chance[batch.labels == 1].min() > 0.98
+    if tunes_features:
+        lowest = start + 2 * math.log(1 - KNOWN)
+        torch.testing.assert_close(chance[unknown], lowest.sigmoid()[unknown], rtol=0, atol=0.01)
+    else:
+        assert chance[unknown].max() < 0.02
+
+
+def test_a_checkpoint_from_before_targets_of_the_start_can_be_resumed(step):
+    batch, _ = step
+    old = objective(batch.labels).state_dict()
+    del old["start_logits"]
+    for tunes_features in (False, True):
+        made = objective(batch.labels, tunes_features=tunes_features)
+        made.load_state_dict(old)
+        assert made.start_logits.isnan().all()

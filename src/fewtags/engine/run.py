@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from fewtags.labels import PRESENT
 from fewtags.methods import objective_class
 from fewtags.methods.base import Learner
 from fewtags.metrics import Scores
-from fewtags.models.build import build_classifier, make_problem
+from fewtags.models.build import build_classifier, is_from_scratch, make_problem
 from fewtags.models.classifier import Classifier
 from fewtags.models.heads import Head
 
@@ -221,6 +221,9 @@ def build_learner(config: RunConfig, problem: Problem) -> Learner:
             f"Method '{config.method_name}' needs category features, but head '{config.head_name}' has none; "
             "use head=decoupled or head=graph."
         )
+    before_head = (*model.backbone.parameters(), *model.neck.parameters())
+    tunes = not is_from_scratch(config.model) and any(p.requires_grad for p in before_head)
+    problem = replace(problem, tunes_features=tunes)
     return Learner(model, kind(config.method, problem, model.head.feature_dim))
 
 

@@ -58,7 +58,7 @@ class TrainingMaps:
     def __iter__(self) -> Iterator[Batch]:
         run = self.run
         self.passes += 1
-        title = "First pass over the images" if self.passes == 1 else "Windows of the images"
+        title = f"Pass {self.passes} over the images"
         with run.log.progress_bar(title, self.batches.num_steps) as bar:
             for loaded in self.batches.epoch():
                 bar.step()

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from fewtags.contract import Batch, Outputs, Problem, Progress, Start, StepResult
+from fewtags.distributed import gather_rows
 from fewtags.models.classifier import Classifier
 from fewtags.settings import Settings
 
@@ -45,6 +46,11 @@ class Objective(nn.Module, Generic[C]):
     def __init__(self, config: C, problem: Problem, feature_dim: int | None):
         super().__init__()
         self.config = config
+
+    @property
+    def needs_start_logits(self) -> bool:
+        """Does `start` need the logits of the training images, for which they are passed through once more?"""
+        return False
 
     def start(self, start: Start) -> None:
         """Called before the first epoch of a new run, for heads with `needs_start`; what it keeps must be a buffer."""
@@ -91,8 +97,19 @@ class Learner(nn.Module):
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
         """Passes over the training images, as feature maps [B, D, h, w] without augmentation."""
         found = self.model.head.start(batches, num_images)
+        if self.objective.needs_start_logits:
+            found = replace(found, logits=self._logits(batches, num_images))
         self.objective.start(found)
         return found
+
+    def _logits(self, batches: Iterable[Batch], num_images: int) -> Tensor:
+        """[N, C] of all processes' images; NaN for those that are in no batch."""
+        index, logits = [], []
+        for batch in batches:
+            index.append(batch.index)
+            logits.append(self.model.head(batch.images.float()).logits)
+        rows = gather_rows(torch.cat(logits))
+        return rows.new_full((num_images, rows.shape[1]), torch.nan).index_copy(0, gather_rows(torch.cat(index)), rows)
 
     def forward(self, batch: Batch, progress: Progress) -> StepResult:
         outputs: Outputs = self.model(batch.images)

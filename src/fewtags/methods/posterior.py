@@ -13,11 +13,16 @@ labels that are known, an unknown label is present with probability
 Together they are the cross-entropy to q, whose gradient s - q vanishes where a label is certainly hidden (s near 1) and
 is that of assumed negatives where it certainly is not; it equals the gradient of the likelihood of "not known", 1 - p
 s.
+
+A backbone that is trained too can memorise which labels are known: s goes to 0 for all others, q follows it, and the
+hidden labels are lost. So there z is averaged with what it was at the start, before anything was trained on the image.
+However much is memorised, z then stops log 1/(1 - p)^2 below the start, where s equals q of the average.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +47,7 @@ class PosteriorLabels(Objective["PosteriorLabels.Config"]):
 
     known_proportion: Tensor
     totals: Tensor
+    start_logits: Tensor
 
     def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
         super().__init__(config, problem, feature_dim)
@@ -49,10 +55,23 @@ class PosteriorLabels(Objective["PosteriorLabels.Config"]):
         # Before a start, or if the head has no estimate: half of the labels, a neutral value.
         self.register_buffer("known_proportion", torch.full((problem.num_categories,), config.known_proportion or 0.5))
         self.register_buffer("totals", torch.zeros(4, problem.num_categories))
+        # [N, C] in half precision, NaN where there are none; no rows if the features stay.
+        rows = problem.num_images if problem.tunes_features else 0
+        self.register_buffer("start_logits", torch.full((rows, problem.num_categories), torch.nan, dtype=torch.half))
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
+        state.setdefault(prefix + "start_logits", self.start_logits)  # checkpoints from before it
+        super()._load_from_state_dict(state, prefix, *more)
+
+    @property
+    def needs_start_logits(self) -> bool:
+        return len(self.start_logits) > 0
 
     def start(self, start: Start) -> None:
         if self.config.known_proportion is None and start.known_proportion is not None:
             self.known_proportion.copy_(start.known_proportion)
+        if start.logits is not None:
+            self.start_logits.copy_(start.logits)
 
     def start_epoch(self, progress: Progress) -> None:
         self.totals.zero_()
@@ -83,7 +102,11 @@ class PosteriorLabels(Objective["PosteriorLabels.Config"]):
 
     def _present(self, batch: Batch, outputs: Outputs) -> Tensor:
         """q [B, C]; 1 or 0 for known labels."""
-        return soften(outputs.logits.detach().sigmoid(), batch.labels, self.known_proportion)
+        logits = outputs.logits.detach()
+        if self.needs_start_logits:
+            at_start = self.start_logits[batch.index].to(logits)
+            logits = torch.where(at_start.isnan(), logits, (logits + at_start) / 2)
+        return soften(logits.sigmoid(), batch.labels, self.known_proportion)
 
     def _decisions(self, present: Tensor, unknown: Tensor) -> dict[str, Tensor]:
         """Labels trained more as present than as absent, by the name of the decision."""

@@ -107,5 +107,8 @@ def build_classifier(
 
 def first_trained(model: ModelConfig) -> str:
     """The first trainable stage; those before it are frozen."""
-    from_scratch = not model.pretrained and model.weights is None
-    return ("all" if from_scratch else "head") if model.train_from == "auto" else model.train_from
+    return ("all" if is_from_scratch(model) else "head") if model.train_from == "auto" else model.train_from
+
+
+def is_from_scratch(model: ModelConfig) -> bool:
+    return not model.pretrained and model.weights is None
