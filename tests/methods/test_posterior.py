@@ -142,3 +142,11 @@ def test_a_checkpoint_from_before_targets_of_the_start_can_be_resumed(step):
         made = objective(batch.labels, tunes_features=tunes_features)
         made.load_state_dict(old)
         assert made.start_logits.isnan().all()
+
+
+def test_a_checkpoint_brings_its_start_logits(step):
+    """Also to a learner that was built without pretrained weights, as the report's is."""
+    batch, logits = step
+    made = objective(batch.labels)
+    made.load_state_dict(at_start(batch.labels, logits.detach()).state_dict())
+    torch.testing.assert_close(made.start_logits, logits.detach().half())

@@ -60,7 +60,9 @@ class PosteriorLabels(Objective["PosteriorLabels.Config"]):
         self.register_buffer("start_logits", torch.full((rows, problem.num_categories), torch.nan, dtype=torch.half))
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
-        state.setdefault(prefix + "start_logits", self.start_logits)  # checkpoints from before it
+        """The checkpoint says how many start logits there are; those of version 0.1 have none."""
+        saved = state.setdefault(prefix + "start_logits", self.start_logits)
+        self.start_logits = torch.empty_like(saved, device=self.start_logits.device)
         super()._load_from_state_dict(state, prefix, *more)
 
     @property
