@@ -65,7 +65,8 @@ def test_moments_of_a_version_that_did_not_fuse_are_taken_over():
     plain, fused = small_optimizer("adam"), small_optimizer("adam")
     for group in plain.param_groups:
         group["fused"] = None
-    give_gradients(plain, 0), plain.step()
+    give_gradients(plain, 0)
+    plain.step()
     state = copy.deepcopy(plain.state_dict())
     for one, other in zip(plain.param_groups, fused.param_groups, strict=True):
         for p, q in zip(one["params"], other["params"], strict=True):
@@ -73,6 +74,7 @@ def test_moments_of_a_version_that_did_not_fuse_are_taken_over():
     load_optimizer(fused, state)
     assert all(group["fused"] for group in fused.param_groups)
     for optimizer in (plain, fused):
-        give_gradients(optimizer, 1), optimizer.step()
+        give_gradients(optimizer, 1)
+        optimizer.step()
     for one, other in zip(plain.param_groups, fused.param_groups, strict=True):
         torch.testing.assert_close(other["params"], one["params"])
