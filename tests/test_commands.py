@@ -137,6 +137,21 @@ def test_resume_goes_on_where_it_stopped(cli: Cli, trained, tmp_path):
     assert [row["epoch"] for row in read_rows(run / "metrics.jsonl") if row["kind"] == "eval"] == [1, 2]
 
 
+def test_a_finished_run_can_be_trained_longer(cli: Cli, trained, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    answer = cli("train", "--resume", run, "--epochs", "2")
+    assert answer.code == 0
+    assert "Resuming at epoch 2 of 2, step 1." in answer.err
+    before, after = (yaml.safe_load((folder / "config.yaml").read_text()) for folder in (trained, run))
+    assert after == {**before, "train": {**before["train"], "epochs": 2}}
+    assert json.loads((run / "result.json").read_text())["epochs"] == 2
+
+    fewer = cli("train", "--resume", run, "--epochs", "1")
+    assert fewer.code == 2
+    assert "The run has 2 epochs" in fewer.err
+
+
 def test_resuming_a_finished_run_changes_nothing(cli: Cli, trained, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained, run)

@@ -217,7 +217,9 @@ def train(
     backbone: Annotated[str | None, typer.Option(help="Any timm model name; by default tf_efficientnet_lite0.")] = None,
     weights: Annotated[Path | None, typer.Option(help="Local file with the backbone's weights.")] = None,
     known: Annotated[float | None, typer.Option(help="For experiments: share of positives to keep.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs: passes over the training images.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs: passes over the training images. With --resume: train longer.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed (data.mask_seed draws the hidden labels).")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/DATE-METHOD).")] = None,
@@ -258,10 +260,11 @@ def train(
         "model.weights": weights, "train.epochs": epochs, "train.device": device, "seed": seed,
     }  # fmt: skip
     if resume is not None:
-        if data or settings or out or any(value not in (None, {}) for value in shortcuts.values()):
+        given = [name for name, value in shortcuts.items() if value not in (None, {})]
+        if data or settings or out or set(given) - {"train.epochs"}:
             raise UserError("--resume uses the settings of the stopped run; remove the other arguments.")
         with cluster(ray, cpus=cpus, gpus=gpus):
-            resume_run(resume, moved_to, **how)
+            resume_run(resume, moved_to, epochs, **how)
         return
     if reviewed is not None:
         others = [*([data] if data else []), *(settings or [])]
@@ -642,8 +645,9 @@ def bench(
 ) -> None:
     """Run a whole comparison and write its tables. Run it again to resume: finished runs are skipped.
 
-    Leaves runs.csv and tables.md, .csv and .tex in its folder, which `fewtags report` turns into a page. Exits with
-    code 1 when a run failed; the other runs still finish.
+    With more epochs they continue, unless their learning rate followed a cosine to the last epoch. Leaves runs.csv and
+    tables.md, .csv and .tex in its folder, which `fewtags report` turns into a page. Exits with code 1 when a run
+    failed; the other runs still finish.
     """
     from fewtags.experiments.grid import named_like, read_grid
 

@@ -214,6 +214,35 @@ def test_other_settings_in_the_same_folder_are_refused(grid, tmp_path):
         check_settings(other, RunFolder(folder / run.name))
 
 
+def test_more_epochs_in_the_grid_continue_what_is_there(grid, tmp_path):
+    """A bench of three epochs, then of five in the same folder: the result is that of five from the start."""
+    methods, steps = {"an": None, "linear": None}, {"schedule": "step", "step_epochs": 2}
+    short, whole = tmp_path / "continued", tmp_path / "whole"
+    Bench(read_grid(grid(methods, [0.5], epochs=3, **steps)), short, LocalExecutor(), quiet=True).run()
+    runs = read_grid(grid(methods, [0.5], epochs=5, **steps))
+    for folder in (short, whole):
+        assert not Bench(runs, folder, LocalExecutor(), quiet=True).run()
+
+    files, expected = (RunFolder(folder / runs[0].name) for folder in (short, whole))
+    epochs = [row["epoch"] for row in read_rows(files.metrics) if row["kind"] == "train"]
+    assert epochs == [1, 2, 3, 4, 5]
+    result, wanted = (json.loads(f.result.read_text()) for f in (files, expected))
+    assert (result["epochs"], result["test"]) == (5, wanted["test"])
+    assert files.config.read_text() == expected.config.read_text()
+    assert (short / "runs.csv").read_text().count("\n") == (whole / "runs.csv").read_text().count("\n")
+
+
+def test_more_epochs_are_refused_where_they_would_have_changed_the_first_ones(grid, tmp_path):
+    """With a cosine the learning rate of every step depends on the number of epochs; fewer epochs are no beginning."""
+    run = read_grid(grid({"an": None}, [0.5], epochs=3))[0]
+    files = RunFolder(tmp_path / run.name)
+    files.path.mkdir(parents=True)
+    files.config.write_text(run.config.to_yaml())
+    for changed in ({"epochs": 5}, {"epochs": 2}):
+        with pytest.raises(UserError, match=rf"run with train.epochs=3, but the grid has {changed['epochs']}"):
+            check_settings(read_grid(grid({"an": None}, [0.5], **changed))[0], files)
+
+
 def test_the_command_ends_with_1_when_a_run_failed(grid, tmp_path, monkeypatch):
     file = grid({"an": None, "asl": None}, [0.5])
     monkeypatch.setattr(bench.Bench, "run", lambda self: [self.runs[1]])

@@ -80,10 +80,23 @@ def start_run(
     train_and_print(config, folder, quiet=quiet, tensorboard=tensorboard)
 
 
-def resume_run(folder: Path, moved_to: Path | None, *, quiet: bool, tensorboard: bool) -> None:
-    """`moved_to` is where the run's data is now, if it was moved."""
-    config, data = load_run_config(folder), load_run_data(folder, moved_to)
+def resume_run(
+    folder: Path, moved_to: Path | None, epochs: int | None = None, *, quiet: bool, tensorboard: bool
+) -> None:
+    """`moved_to` is where the run's data is now, if it was moved; `epochs`, how many it shall have, if more."""
+    config = load_run_config(folder)
+    if epochs is not None:
+        config = with_more_epochs(config, epochs)
+    data = load_run_data(folder, moved_to)
     train_and_print(config, folder, data=data, resume=True, quiet=quiet, tensorboard=tensorboard)
+
+
+def with_more_epochs(config: RunConfig, epochs: int) -> RunConfig:
+    if not objective_class(config.method_name, config.profile).trains:
+        raise UserError(f"The run's method '{config.method_name}' does not train, so it cannot train longer.")
+    if epochs < config.train.epochs:
+        raise UserError(f"The run has {config.train.epochs} epochs; with --resume, --epochs takes as many or more.")
+    return config.model_copy(update={"train": config.train.model_copy(update={"epochs": epochs})})
 
 
 def new_run_folder(method: str) -> Path:

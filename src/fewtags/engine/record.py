@@ -93,8 +93,20 @@ def write_record(run: Run) -> None:
     origin = {"source": describe_source(run.config.data), "labels_from": describe_decisions(run.config.data)}
     write_json(run.files.data, {"name": run.data.train.name, **categories, **record, **origin, **more})
     save_labels(run.data, run.files.labels)
-    with atomic_write(run.files.config) as temporary:  # last: it marks the folder as a run
-        temporary.write_text(run.config.to_yaml(), encoding="utf-8")
+    write_config(run.config, run.files)  # last: it marks the folder as a run
+
+
+def write_epochs(run: Run) -> None:
+    """How many epochs the run has now; its other settings stay as they were given, paths too."""
+    there = resolve(read_yaml(run.files.config))
+    if there.train.epochs != run.config.train.epochs:
+        train = there.train.model_copy(update={"epochs": run.config.train.epochs})
+        write_config(there.model_copy(update={"train": train}), run.files)
+
+
+def write_config(config: RunConfig, files: RunFolder) -> None:
+    with atomic_write(files.config) as temporary:
+        temporary.write_text(config.to_yaml(), encoding="utf-8")
 
 
 def describe_part(part: Annotations) -> dict[str, Any]:

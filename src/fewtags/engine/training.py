@@ -24,7 +24,7 @@ from fewtags.engine.checkpoint import save_checkpoint
 from fewtags.engine.evaluation import Batches, predict, predict_some
 from fewtags.engine.predictions import measure
 from fewtags.engine.quality import estimate_run
-from fewtags.engine.record import load_last, log_opening, restore, save_run, write_record
+from fewtags.engine.record import load_last, log_opening, restore, save_run, write_epochs, write_record
 from fewtags.engine.run import Measured, Run, build_run, choose_device, is_mean, make_batches, repeatable
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
@@ -119,6 +119,7 @@ def resume_from(run: Run, checkpoint: dict[str, Any]) -> None:
     restore(run, checkpoint)
     run.log.open(after_epoch=run.epoch)
     if distributed.is_main():
+        write_epochs(run)
         run.files.result.unlink(missing_ok=True)  # of fewer epochs than the settings now ask for
     where = f"Resuming at epoch {run.epoch + 1} of {run.num_epochs}, step {run.step + 1}."
     run.log.say(where if run.epoch < run.num_epochs else "Resuming: all epochs are done, only the result is missing.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -55,7 +56,7 @@ class Bench:
     def _run(self) -> list[PlannedRun]:
         for run in self.runs:
             check_settings(run, self.files(run))
-        self.waiting = [run for run in self.wanted if not self.files(run).is_finished]
+        self.waiting = [run for run in self.wanted if not is_done(run, self.files(run))]
         num_finished = len(self.wanted) - len(self.waiting)
         self.say(
             f"{plural(len(self.wanted), 'run')} in {self.folder}: {num_finished} finished, {len(self.waiting)} to do."
@@ -84,7 +85,7 @@ class Bench:
 
     def _finish(self, ended: Ended) -> None:
         files = self.files(ended.run)
-        if ended.exit_code == 0 and files.is_finished:
+        if ended.exit_code == 0 and is_done(ended.run, files):
             self.write_results()
             outcome = outcome_line(files)
         else:
@@ -103,7 +104,7 @@ class Bench:
 
     def write_results(self) -> None:
         """Write runs.csv and the tables of all finished runs, in the order of the grid."""
-        finished = [self.files(run) for run in self.runs if self.files(run).is_finished]
+        finished = [self.files(run) for run in self.runs if is_done(run, self.files(run))]
         rows = tidy_rows(read_run(files.path) for files in finished)
         write_csv(rows, self.runs_csv)
         write_tables(rows, self.folder)
@@ -112,17 +113,31 @@ class Bench:
         self.console.print(text, highlight=False, markup=False)
 
 
+def is_done(run: PlannedRun, files: RunFolder) -> bool:
+    """Finished, with the epochs that the grid has now; what cannot be resumed was not trained, and has none."""
+    if not (files.is_finished and files.can_resume):
+        return files.is_finished
+    return read_run(files.path).result["epochs"] >= run.config.train.epochs
+
+
 def check_settings(run: PlannedRun, files: RunFolder) -> None:
-    """An existing run must match the planned one."""
+    """An existing run must match the planned one, or be its first epochs."""
     if not files.is_run:
         return
     there, planned = flat(resolve(read_yaml(files.config)).nested()), flat(run.config.nested())
-    for name in sorted(there.keys() | planned.keys()):
-        if there.get(name) != planned.get(name) and name not in INCIDENTAL:
-            raise UserError(
-                f"{files.path} was run with {name}={there.get(name)}, but the grid has {planned.get(name)}; "
-                "remove that folder, or choose another with --out."
-            )
+    differing = [name for name in sorted(there.keys() | planned.keys()) if there.get(name) != planned.get(name)]
+    for name in differing:
+        if name in INCIDENTAL or (name == "train.epochs" and are_first_epochs(there, planned)):
+            continue
+        raise UserError(
+            f"{files.path} was run with {name}={there.get(name)}, but the grid has {planned.get(name)}; "
+            "remove that folder, or choose another with --out."
+        )
+
+
+def are_first_epochs(there: dict[str, Any], planned: dict[str, Any]) -> bool:
+    """Are the epochs of the existing run the first of the planned one? With a cosine they had other learning rates."""
+    return there["train.epochs"] < planned["train.epochs"] and planned["train.schedule"] != "cosine"
 
 
 def outcome_line(files: RunFolder) -> str:
