@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 from conftest import TinyConfig
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import split_data
-from fewtags.engine import model_outputs, prediction, training
+from fewtags.data.scenes import BACKBONE
+from fewtags.engine import model_outputs, prediction, record, training
+from fewtags.engine.checkpoint import save_checkpoint
 from fewtags.engine.model_outputs import model_outputs as outputs_of
 from fewtags.methods import METHODS
 from fewtags.models.saved import load_model
@@ -62,6 +65,24 @@ def test_every_method_starts_trains_and_is_measured_on_a_device(name, profile, f
     result = training.train(config, tmp_path / "run", data=split_data(few, config.data, 0), quiet=True)
     assert result.last is not None
     assert 0 <= result.last.map <= 1
+
+
+@pytest.mark.filterwarnings("ignore:.*copying from a non-meta parameter")  # the device is torch's "meta" by name only
+@pytest.mark.parametrize("name", ["an", "caldnr"])
+def test_a_backbone_is_trained_and_resumed_on_a_device(name, few: Annotations, tmp_path, elsewhere, monkeypatch):
+    """`caldnr` then keeps the logits of its start. A checkpoint is read to the CPU, wherever it was written."""
+    monkeypatch.setattr(record, "save_checkpoint", lambda content, file: save_checkpoint(taken_back(content), file))
+    tuned = (f"model.weights={BACKBONE}", "model.train_from=layer4")
+    for epochs in (1, 2):
+        config = TinyConfig.make(*small(name, "default"), *tuned, f"train.epochs={epochs}")
+        data = split_data(few, config.data, 0)
+        result = training.train(config, tmp_path / "run", data=data, quiet=True, resume=epochs > 1)
+        assert result.epochs == epochs
+        assert result.last is not None
+
+
+def taken_back(content: dict) -> dict:
+    return tree_map(lambda value: value.cpu() if isinstance(value, Away) else value, content)
 
 
 def test_a_model_that_looked_at_images_on_a_device_learns_labels_there(few: Annotations, tmp_path, elsewhere):
