@@ -74,7 +74,7 @@ ARGUMENTS = {
     "unknown format": (["check", ".", "--format", "cocoa"], ["no data format 'cocoa'", "did you mean 'coco'"]),
     "run folder missing": (["evaluate", "no-such-run"], ["no-such-run", "no trained model"]),
     "resume nothing": (["train", "--resume", "no-such-run"], ["no-such-run", "not a run folder"]),
-    "resume and more": (["train", "--resume", "run", "--epochs", "5"], ["--resume", "remove the other arguments"]),
+    "resume and more": (["train", "--resume", "run", "--seed", "5"], ["--resume", "remove the other arguments"]),
 }
 
 
