@@ -262,9 +262,7 @@ def train(
     if resume is not None:
         given = [name for name, value in shortcuts.items() if value not in (None, {})]
         if data or settings or out or set(given) - {"train.epochs"}:
-            raise UserError(
-                "--resume uses the settings of the stopped run, except for --epochs and --data; remove the other arguments."
-            )
+            raise UserError("--resume uses the run's settings but for --epochs and --data; remove the other arguments.")
         with cluster(ray, cpus=cpus, gpus=gpus):
             resume_run(resume, moved_to, epochs, **how)
         return
