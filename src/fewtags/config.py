@@ -49,6 +49,9 @@ class RunConfig(Settings):
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.nested(), sort_keys=False)
 
+    def with_epochs(self, epochs: int) -> RunConfig:
+        return self.model_copy(update={"train": self.train.model_copy(update={"epochs": epochs})})
+
     def relative_to(self, folder: Path) -> RunConfig:
         """The same settings with relative paths resolved against `folder`."""
 

@@ -96,7 +96,7 @@ def with_more_epochs(config: RunConfig, epochs: int) -> RunConfig:
         raise UserError(f"The run's method '{config.method_name}' does not train, so it cannot train longer.")
     if epochs < config.train.epochs:
         raise UserError(f"The run has {config.train.epochs} epochs; with --resume, --epochs takes as many or more.")
-    return config.model_copy(update={"train": config.train.model_copy(update={"epochs": epochs})})
+    return config.with_epochs(epochs)
 
 
 def new_run_folder(method: str) -> Path:

@@ -100,8 +100,7 @@ def write_epochs(run: Run) -> None:
     """How many epochs the run has now; its other settings stay as they were given, paths too."""
     there = resolve(read_yaml(run.files.config))
     if there.train.epochs != run.config.train.epochs:
-        train = there.train.model_copy(update={"epochs": run.config.train.epochs})
-        write_config(there.model_copy(update={"train": train}), run.files)
+        write_config(there.with_epochs(run.config.train.epochs), run.files)
 
 
 def write_config(config: RunConfig, files: RunFolder) -> None:

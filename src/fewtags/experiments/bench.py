@@ -21,6 +21,7 @@ from fewtags.experiments.grid import PlannedRun
 from fewtags.experiments.runs import read_run, tidy_rows, write_csv
 from fewtags.experiments.tables import write_tables
 from fewtags.locks import only_process_in
+from fewtags.models.saved import read_object
 from fewtags.progress import ProgressBar, duration, progress_bar
 from fewtags.wording import plural
 
@@ -117,7 +118,8 @@ def is_done(run: PlannedRun, files: RunFolder) -> bool:
     """Finished, with the epochs that the grid has now; what cannot be resumed was not trained, and has none."""
     if not (files.is_finished and files.can_resume):
         return files.is_finished
-    return read_run(files.path).result["epochs"] >= run.config.train.epochs
+    planned = run.config.train.epochs
+    return read_object(files.result).get("epochs", planned) >= planned
 
 
 def check_settings(run: PlannedRun, files: RunFolder) -> None:
