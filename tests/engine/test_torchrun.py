@@ -32,7 +32,7 @@ BY_HALVES = {
     "role": "the expected number of positives is compared with the mean of each half",
     **dict.fromkeys(("cst", "sst"), "L_csl's pairs stay within a half"),
     **dict.fromkeys(
-        ("cssl", "cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr"),
+        ("cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr", *(n for n in METHODS if n.startswith("refined"))),
         "dropout and CANR are drawn by each process for its half",
     ),
 }
