@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fewtags.methods import citations
 from fewtags.methods.method import Method, Profile
-from fewtags.methods.recipes import LL_DEFAULT_NOTE, LL_OWN_NOTE, OWN_END_TO_END, PAPER_LINEAR, PAPER_NOTE
+from fewtags.methods.recipes import DEFAULT_NOTE, LL_DEFAULT_NOTE, LL_OWN_NOTE, OWN_END_TO_END, PAPER_LINEAR, PAPER_NOTE
 
 ROWS = (
     Method(
@@ -56,6 +56,28 @@ ROWS = (
             )
         },
         note=LL_DEFAULT_NOTE,
+        group="rejecting and relabelling",
+    ),
+    Method(
+        name="boostlu",
+        title="BoostLU with large loss rejection (BoostLU + LL-R)",
+        sentence="LL-R on a linear head whose positive evidence at single places counts five times.",
+        head="boosted",
+        objective="fewtags.methods.large_loss:LargeLossRejection",
+        venue="CVPR 2023",
+        bibtex=citations.BOOSTLU,
+        note=LL_DEFAULT_NOTE + "; the head needs whole maps",
+        group="rejecting and relabelling",
+    ),
+    Method(
+        name="splc",
+        title="Self-paced loss correction (SPLC)",
+        sentence="Trains unknown labels as present where the network gives them more than 0.6, after the first epoch.",
+        head="linear",
+        objective="fewtags.methods.missing_labels:SelfPaced",
+        venue="arXiv 2112.07368 (2021)",
+        bibtex=citations.HILL_SPLC,
+        note="its authors' threshold, margin and exponent, and " + DEFAULT_NOTE,
         group="rejecting and relabelling",
     ),
 )
