@@ -75,7 +75,7 @@ def what_next(run: Path, folder: Path) -> list[str]:
     ]
 
 
-def demo_config(method: str, folder: Path, known: float, seed: int, quick: bool, profile: str = "default") -> RunConfig:
+def demo_config(method: str, folder: Path, known: float, seed: int, quick: bool) -> RunConfig:
     places = [f"data.source={folder / 'pictures'}", f"model.weights={BACKBONE}", f"cache.folder={folder / 'cache'}"]
     # The paper's tanh layer and dropout help with this backbone's 96 channels; with 1280 frozen ones both hurt.
     decoupled = find_method(method).head == "decoupled"
@@ -85,7 +85,6 @@ def demo_config(method: str, folder: Path, known: float, seed: int, quick: bool,
         *places,
         *head,
         f"method={method}",
-        f"method.profile={profile}",
         f"data.known={known}",
         f"data.mask_seed={seed}",
         f"seed={seed}",
