@@ -1,4 +1,4 @@
-"""`instant` and `caldnr` on COCO photographs of which only pooled features are here: many categories, long-tailed.
+"""`instant` and `refined` on COCO photographs of which only pooled features are here: many categories, long-tailed.
 
     .venv/bin/python benchmarks/coco_features.py [--features ../shared/data/coco_lite0_pooled.npz]
 
@@ -31,7 +31,7 @@ from fewtags.labels import ABSENT, PRESENT
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/coco-features"
-METHODS = ("linear", "instant-no-names", "caldnr-no-names", "instant", "caldnr")
+METHODS = ("linear", "instant-no-names", "refined-no-names", "instant", "refined")
 PROPORTIONS = (0.1, 0.5, 0.3, 0.9)
 SEEDS = (0, 1, 2)
 FIELDS = ("method", "proportion", "seed", "map", "of1", "cf1", "seconds")

@@ -12,7 +12,7 @@ pipeline   reading to 224 px, CPU time of one thread: a torchvision DataLoader a
 pass       features of all photos: the pass against reading alone and the network alone, each with half of the threads,
            which is what an ideal pipeline of two stages would take; and against the sum of their CPU time on all cores
 train      `fewtags train` (instant) against the version in --before
-caldnr     `fewtags train --method caldnr` against instant; how often the backbone saw each image
+refined     `fewtags train --method refined` against instant; how often the backbone saw each image
 predict    `fewtags predict` against the feature pass
 check      `fewtags check` of many small JPEGs, and where its time goes
 difference what the scaled decode changes: pixels, features and mAP on real photos enlarged to 12 megapixels
@@ -261,25 +261,25 @@ def training(folder: Path, out: Path) -> list[str]:
     return ["train", str(folder), *BACKBONE, "--tags", str(folder / "tags.csv"), "--out", str(out)]
 
 
-def caldnr(folder: Path, scratch: Path) -> dict[str, Any]:
+def refined(folder: Path, scratch: Path) -> dict[str, Any]:
     """Both with defaults and without features from before."""
     times = {
         method: fewtags(
             [*training(folder, scratch / method), "--method", method], cache=scratch / f"{method}-cache"
         ).wall
-        for method in ("instant", "caldnr")
+        for method in ("instant", "refined")
     }
-    caches = [json.loads(file.read_text()) for file in (scratch / "caldnr-cache").rglob("about.json")]
-    lines = [json.loads(line) for line in (scratch / "caldnr" / "metrics.jsonl").read_text().splitlines()]
+    caches = [json.loads(file.read_text()) for file in (scratch / "refined-cache").rglob("about.json")]
+    lines = [json.loads(line) for line in (scratch / "refined" / "metrics.jsonl").read_text().splitlines()]
     epochs = [line["seconds"] for line in lines if line["kind"] == "train"]
     epoch_seconds = epochs[-1] - epochs[0] + (epochs[-1] - epochs[0]) / max(1, len(epochs) - 1)
     return {
         "images": len(list(folder.glob("*.jpg"))),
         "times_the_backbone_ran": sum(about["shape"][0] * about["shape"][1] for about in caches),
         "instant_seconds": times["instant"],
-        "caldnr_seconds": times["caldnr"],
+        "refined_seconds": times["refined"],
         "epochs_seconds": epoch_seconds,
-        "without_epochs_over_instant": (times["caldnr"] - epoch_seconds) / times["instant"],
+        "without_epochs_over_instant": (times["refined"] - epoch_seconds) / times["instant"],
     }
 
 
@@ -408,9 +408,9 @@ def measure(options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         found["pass"] = {name: feature_pass(files[:120], 2, name) for name in ("torch", "auto")}
     if "train" in parts:
         found["train"] = train(photos, options.before, options.rounds, scratch)
-    if "caldnr" in parts:
+    if "refined" in parts:
         make_photos(scratch / "many", 4 * options.photos, LARGE)
-        found["caldnr"] = caldnr(scratch / "many", scratch)
+        found["refined"] = refined(scratch / "many", scratch)
     if "predict" in parts:
         found["predict"] = predict(files, 2, scratch, "auto")
     if "check" in parts:
@@ -434,8 +434,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two ratios in less than a minute")
     parser.add_argument("--before", type=Path, help="checkout of the version to compare `train` with")
     parser.add_argument("--tagger", type=Path, help="a run on Pascal VOC, for `difference`")
-    parser.add_argument("--parts", default="pipeline,pass,train,caldnr,predict,check,difference,prepare")
-    parser.add_argument("--photos", type=int, default=500, help="of 12 megapixels; four times as many for caldnr")
+    parser.add_argument("--parts", default="pipeline,pass,train,refined,predict,check,difference,prepare")
+    parser.add_argument("--photos", type=int, default=500, help="of 12 megapixels; four times as many for refined")
     parser.add_argument("--small", type=int, default=28_000, help="small JPEGs for check")
     parser.add_argument("--rounds", type=int, default=1, help="times that train is run")
     parser.add_argument("--scratch", type=Path, help="folder for photos and runs; by default a temporary one")

@@ -38,7 +38,7 @@ RESULTS = ROOT / "results/small-archives"
 GRID = ROOT / "configs/bench-voc2007-256.yaml"
 SEEDS = (0, 1, 2)
 SIZES = {"single": (20, 50, 60, 100, 120, 200, 300, 500, 1000, 5000), "30 %": (20, 50, 100, 200, 500, 1000, 5000)}
-METHODS = (("linear", "no"), ("instant", "no"), ("instant", "yes"), ("an", "no"), ("caldnr", "no"), ("caldnr", "yes"))
+METHODS = (("linear", "no"), ("instant", "no"), ("instant", "yes"), ("an", "no"), ("refined", "no"), ("refined", "yes"))
 FIELDS = ("method", "names", "images", "seed", "labels", "map", "precision", "promised_precision")
 
 
@@ -98,7 +98,7 @@ def measure(cell: Cell, annotations: Annotations, shared: Path, cache: str, work
         f"cache.folder={cache}",
         f"data.known={'single' if cell.labels == 'single' else float(cell.labels.split()[0]) / 100}",
         f"data.mask_seed={cell.seed}",
-        *(["head.names=none"] if cell.method in ("instant", "caldnr") and cell.names == "no" else []),
+        *(["head.names=none"] if cell.method in ("instant", "refined") and cell.names == "no" else []),
         *(["train.epochs=10"] if cell.method == "an" else []),
         "train.evaluate_every=100",
     ]

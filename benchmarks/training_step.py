@@ -24,8 +24,7 @@ from fewtags.models.build import make_problem
 
 def build(method: str, options: argparse.Namespace, labels: np.ndarray) -> tuple:
     settings = [f"method={method}", f"model.backbone={options.backbone}", "model.pretrained=false"]
-    profile = ["method.profile=relative"] if method == "caldnr" else []  # the paper's head and objective
-    config = load_config(None, [*settings, *profile, f"model.train_from={options.train_from}", *options.set])
+    config = load_config(None, [*settings, f"model.train_from={options.train_from}", *options.set])
     problem = make_problem(
         config.head_name, config.words, [f"category {c}" for c in range(labels.shape[1])], labels, "made"
     )

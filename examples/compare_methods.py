@@ -13,7 +13,7 @@ from dataclasses import replace
 from fewtags import Tagger, hide_labels
 from fewtags.data.scenes import BACKBONE, make_scenes
 
-METHODS = ("linear", "instant", "caldnr")
+METHODS = ("linear", "instant", "refined")
 KNOWN = (0.1, 0.5)
 
 

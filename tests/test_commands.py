@@ -289,7 +289,10 @@ def test_check_as_json(cli: Cli, patches, tags_file):
 
 def test_methods_lists_and_explains(cli: Cli):
     table = cli("methods").out
-    assert all(f"\n{name}: {method.title} (" in f"\n{table}" for name, method in METHODS.items())
+    assert all(f"\n  {name}: {method.title} (" in f"\n{table}" for name, method in METHODS.items())
+    groups = [line for line in table.splitlines() if line and not line.startswith(" ")][:-1]  # the last says what next
+    assert groups == ["Ours", "Assumed negatives", "Rejecting and relabelling", "Estimating the unknown", "Graphs",
+                      "The paper and its rows"]  # fmt: skip
     for name, method in METHODS.items():
         text = cli("methods", name).out
         assert method.title in text
@@ -355,4 +358,4 @@ def test_instant_has_no_epochs(cli: Cli, patches, tags_file, tmp_path):
     answer = cli("train", patches.root, "--tags", tags_file, "--epochs", "3", "--out", tmp_path / "run")
     assert answer.code == 2
     assert "does not train" in answer.err
-    assert "--method caldnr" in answer.err
+    assert "--method refined" in answer.err

@@ -61,7 +61,7 @@ def test_another_method_keeps_what_a_person_set(tmp_path):
 
 
 def test_the_head_is_the_methods_unless_another_is_named():
-    assert load_config(None, ["method=caldnr"]).head_name == "closed_form"
+    assert load_config(None, ["method=refined"]).head_name == "closed_form"
     assert load_config(None, ["method=caldnr", "method.profile=paper"]).head_name == "decoupled"
     assert load_config(None, ["method=caldnr", "head=graph"]).head_name == "graph"
 

@@ -21,12 +21,11 @@ from pretend_device import Away, pretend_device
 
 # Every pair of a head and an objective once, in the paper's profile where there is one; and one with more state.
 CASES = {
-    (recipe.head, recipe.objective): (name, profile)
+    (method.head, method.objective): (name, profile)
     for name, method in METHODS.items()
     for profile in ("default", *(key for key in method.profiles if key == "paper"))
-    for recipe in [method.profile(profile)]
 }
-CASES = [*CASES.values(), ("caldnr", "relative")]
+CASES = [*CASES.values(), ("caldnr", "default")]
 SMALL = {
     "model.backbone": "test_resnet",
     "model.train_from": "head",  # its maps are computed once
@@ -68,9 +67,9 @@ def test_every_method_starts_trains_and_is_measured_on_a_device(name, profile, f
 
 
 @pytest.mark.filterwarnings("ignore:.*copying from a non-meta parameter")  # the device is torch's "meta" by name only
-@pytest.mark.parametrize("name", ["an", "caldnr"])
+@pytest.mark.parametrize("name", ["an", "refined"])
 def test_a_backbone_is_trained_and_resumed_on_a_device(name, few: Annotations, tmp_path, elsewhere, monkeypatch):
-    """`caldnr` then keeps the logits of its start. A checkpoint is read to the CPU, wherever it was written."""
+    """`refined` then keeps the logits of its start. A checkpoint is read to the CPU, wherever it was written."""
     monkeypatch.setattr(record, "save_checkpoint", lambda content, file: save_checkpoint(taken_back(content), file))
     tuned = (f"model.weights={BACKBONE}", "model.train_from=layer4")
     for epochs in (1, 2):

@@ -191,15 +191,11 @@ def test_every_command_and_option_is_in_the_reference(tool, reference):
 def test_every_setting_is_in_the_reference_with_its_reason(tool, reference):
     groups = {name: RunConfig.model_fields[name].annotation for name in tool.GENERAL}
     kinds = [*groups.items(), *(("head", head_class(name).Config) for name in HEADS)]
-    kinds += [("method", objective_class(name, profile).Config) for name in METHODS for profile in profiles(name)]
+    kinds += [("method", objective_class(name).Config) for name in METHODS]
     for group, kind in kinds:
         for name, field in kind.model_fields.items():
             assert field.description, f"{kind.__qualname__}.{name} has no docstring below it"
             assert f"| `{group}.{name}` |" in reference["settings.md"]
-
-
-def profiles(method: str) -> list[str]:
-    return ["default", *METHODS[method].profiles]
 
 
 def test_tables_of_the_reference_are_whole(reference):

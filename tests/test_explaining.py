@@ -20,7 +20,7 @@ from fewtags.models.saved import load_model
 
 @pytest.fixture(scope="module")
 def finer(patches: Annotations, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = TinyConfig.make("method=caldnr", "train.epochs=1", "model.output_stride=16")
+    config = TinyConfig.make("method=refined", "train.epochs=1", "model.output_stride=16")
     folder = tmp_path_factory.mktemp("finer") / "run"
     train(config, folder, data=split_data(patches, config.data), quiet=True)
     return folder

@@ -55,7 +55,7 @@ def test_tags_that_are_there_are_read_whatever_is_looked_for(photos, tmp_path):
     assert (read.labels == 1).sum(0).tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("method", ["instant", "caldnr"])
+@pytest.mark.parametrize("method", ["instant", "refined"])
 def test_photos_without_tags_are_trained_on_predicted_and_looked_through(cli: Cli, photos, weights, tmp_path, method):
     run = tmp_path / "run"
     names = ("--categories", "dog,sea,boat", "--weights", weights, *BACKBONE)

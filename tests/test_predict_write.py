@@ -203,10 +203,10 @@ def test_partial_labels_need_calibrated_probabilities(cli: Cli, patches, tags_fi
 
 def test_which_methods_are_calibrated():
     calibrated = {
-        name: is_calibrated(load_config(None, [f"method={name}"])) for name in ("instant", "caldnr", "an", "linear")
+        name: is_calibrated(load_config(None, [f"method={name}"])) for name in ("instant", "refined", "an", "linear")
     }
-    assert calibrated == {"instant": True, "caldnr": True, "an": False, "linear": False}
-    assert not is_calibrated(load_config(None, ["method=caldnr", "method.reject=false"]))
+    assert calibrated == {"instant": True, "refined": True, "an": False, "linear": False}
+    assert not is_calibrated(load_config(None, ["method=refined", "method.reject=false"]))
 
 
 # --- Label Studio: its export -> train -> predictions -> its schema ---

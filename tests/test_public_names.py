@@ -51,9 +51,9 @@ def test_what_they_are_handed_and_hand_back_has_these_fields():
     assert fields_of(extend.Problem)[:2] == ["categories", "labels"]
     assert fields_of(extend.Progress) == ["epoch", "num_epochs", "step", "steps_per_epoch"]
     assert fields_of(extend.StepResult) == ["losses", "stats", "decisions"]
-    assert fields_of(extend.Profile) == ["settings", "note", "head", "objective"]
+    assert fields_of(extend.Profile) == ["settings", "note"]
     assert fields_of(extend.Method) == [
-        "name", "title", "sentence", "head", "objective", "venue", "bibtex", "settings", "note", "profiles",
+        "name", "title", "sentence", "head", "objective", "venue", "bibtex", "settings", "note", "profiles", "group",
     ]  # fmt: skip
 
 
@@ -119,7 +119,9 @@ def test_tagger_takes_what_it_took():
 
 def test_every_method_is_listed_by_name():
     names = fewtags.list_methods()
-    assert {"instant", "an", "focal", "asl", "ssgrl", "kggr", "cst", "sst", "ll-r", "role", "caldnr"} <= set(names)
+    assert {"instant", "an", "focal", "asl", "ssgrl", "kggr", "cst", "sst", "ll-r", "role", "caldnr", "refined"} <= set(
+        names
+    )
     assert all(isinstance(name, str) for name in names)
 
 

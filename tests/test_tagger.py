@@ -163,7 +163,7 @@ def test_an_unreadable_image_is_named(tagger, tmp_path):
 # --- keeping ---
 
 
-@pytest.mark.parametrize("method", ["an", "caldnr"])
+@pytest.mark.parametrize("method", ["an", "refined"])
 def test_save_and_load(method, patches, tmp_path):
     tagger = make(method=method, settings=[*SETTINGS, "data.val_share=0.3"]).fit(patches)
     tagger.save(tmp_path / "tagger")

@@ -43,7 +43,7 @@ Every setting of a run, generated from the code. Set one on the command line as
 `group.name=value` (`fewtags train photos/ train.epochs=5`) or in a YAML file:
 
 ```yaml
-method: caldnr
+method: refined
 train: {epochs: 5}
 input: {size: 448}
 ```
@@ -156,9 +156,6 @@ def method_section(method: Method) -> str:
     for name, profile in method.profiles.items():
         note = f": {profile.note}" if profile.note else ""
         lines.append(f"**Profile `{name}`**{note}. It sets {values_text(profile.settings)}.")
-        own = objective_class(method.name, name).Config
-        if own is not objective_class(method.name).Config:
-            lines.append(settings_table(own, "method", profile.settings))
     return "\n\n".join(lines)
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import signal
 import sys
+import warnings
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
 from fewtags.errors import RunFailed, UserError
+from fewtags.renamed import MethodRenamed
 
 app = typer.Typer(
     name="fewtags",
@@ -62,7 +64,9 @@ def main() -> None:
     """Run a command; an error the user can fix is printed as one sentence, with its exit code."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what saves its work on Ctrl-C saves it for a scheduler
     try:
-        code = app(standalone_mode=False, prog_name="fewtags")  # None, or the code of a typer.Exit
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = app(standalone_mode=False, prog_name="fewtags")  # None, or the code of a typer.Exit
     except UserError as error:
         _stop(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
@@ -106,6 +110,21 @@ def _usage_message(error: Any) -> str:
 
 def _warn(message: str) -> None:
     print(f"fewtags: {message}", file=sys.stderr)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A run under an old name gives a sentence; other warnings look as in Python."""
+    if issubclass(category, MethodRenamed):
+        _warn(str(message))
+    else:
+        (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
 def _stop(message: str, code: int) -> NoReturn:
@@ -209,7 +228,7 @@ def train(
     method: Annotated[
         str | None,
         typer.Option(
-            help="One of `fewtags methods` (default: instant, one pass over the images and no training; caldnr trains "
+            help="One of `fewtags methods` (default: instant, one pass over the images and no training; refined trains "
             "on top of it and is more accurate)."
         ),
     ] = None,

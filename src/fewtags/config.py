@@ -21,6 +21,7 @@ from fewtags.methods import find_method, objective_class
 from fewtags.models.build import ModelConfig
 from fewtags.models.heads import head_class
 from fewtags.models.words import WordsConfig
+from fewtags.renamed import REFINED, current_names
 from fewtags.settings import Settings, load_yaml, shown
 from fewtags.train_settings import CacheConfig, TrainConfig
 
@@ -107,21 +108,29 @@ def resolve(given: Mapping[str, Any]) -> RunConfig:
             raise UserError(f"There is no group of settings '{key}'; {did_you_mean(str(key), GROUPS)}")
         if key != "seed" and not isinstance(value, Mapping):
             raise UserError(f"'{key}' should be a group of settings (`{key}.name=value`), not {shown(value)}.")
+    given = current_names(given)
     name = str(given.get("method", {}).get("name", DEFAULT_METHOD))
     method = find_method(name)
     profile = str(given.get("method", {}).get("profile", "default"))
     recipe = method.profile(profile)
-    head_name = str(given.get("head", {}).get("name", recipe.head))
+    head_name = str(given.get("head", {}).get("name", method.head))
     merged: dict[str, Any] = {}
     for key, value in recipe.settings.items():
-        if head_name == recipe.head or not key.startswith("head."):  # its head settings do not apply to another head
+        if head_name == method.head or not key.startswith("head."):  # its head settings do not apply to another head
             merged = merge(merged, nest(key, value))
     merged = merge(merged, given)
 
     method_settings = {k: v for k, v in merged.pop("method", {}).items() if k not in ("name", "profile")}
     head_settings = {k: v for k, v in merged.pop("head", {}).items() if k != "name"}
-    head = validate(head_class(head_name).Config, head_settings, "head")
-    objective = validate(objective_class(name, profile).Config, method_settings, "method")
+    try:
+        head = validate(head_class(head_name).Config, head_settings, "head")
+        objective = validate(objective_class(name).Config, method_settings, "method")
+    except UserError as error:
+        if name not in REFINED or profile != "default":
+            raise
+        raise UserError(
+            f"{error} ('{name}' is the paper's method; ours of that name is '{REFINED[name]}' now.)"
+        ) from None
     groups: dict[str, type[Settings]] = {
         "data": DataConfig, "input": InputConfig, "model": ModelConfig, "cache": CacheConfig,
         "words": WordsConfig, "train": TrainConfig,

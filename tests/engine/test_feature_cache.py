@@ -237,7 +237,7 @@ def kept(folder: Path) -> list[tuple[int, ...]]:
 FROZEN = ("model.train_from=head", "cache.runtime=torch", "data.val_share=0")
 
 
-@pytest.mark.parametrize(("method", "shape"), [("instant", (96, 1, 1)), ("an", (96, 1, 1)), ("caldnr", (96, 2, 2))])
+@pytest.mark.parametrize(("method", "shape"), [("instant", (96, 1, 1)), ("an", (96, 1, 1)), ("refined", (96, 2, 2))])
 def test_a_frozen_backbone_sees_each_view_of_an_image_once(method, shape, patches, tmp_path, monkeypatch):
     """Over the start, all epochs and all evaluations, and no more is kept of it than the head looks at."""
     config = TinyConfig.make(f"method={method}", *FROZEN, f"cache.folder={tmp_path / 'cache'}", "input.size=64")
@@ -249,9 +249,9 @@ def test_a_frozen_backbone_sees_each_view_of_an_image_once(method, shape, patche
 
 
 def test_averages_are_taken_from_maps_that_are_there(patches, tmp_path, monkeypatch):
-    """`instant` behind `caldnr` computes nothing."""
+    """`instant` behind `refined` computes nothing."""
     calls = counted(monkeypatch)
-    for method in ("caldnr", "instant"):
+    for method in ("refined", "instant"):
         calls.clear()
         config = TinyConfig.make(f"method={method}", *FROZEN, f"cache.folder={tmp_path / 'cache'}")
         train(config, tmp_path / method, data=split_data(patches, config.data, config.seed), quiet=True)
@@ -267,7 +267,7 @@ def test_nothing_is_kept_of_what_is_trained_or_not_wanted(settings, patches, tmp
 
 def test_where_the_disk_is_too_small_features_are_computed_in_every_epoch(patches, tmp_path, monkeypatch):
     monkeypatch.setattr(feature_cache, "free_space", lambda _: 1000)
-    config = TinyConfig.make("method=caldnr", *FROZEN, f"cache.folder={tmp_path / 'cache'}")
+    config = TinyConfig.make("method=refined", *FROZEN, f"cache.folder={tmp_path / 'cache'}")
     train(config, tmp_path / "run", data=split_data(patches, config.data, config.seed), quiet=True)
     assert not (tmp_path / "cache").exists()
 

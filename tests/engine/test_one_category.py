@@ -14,7 +14,7 @@ from fewtags.engine.training import train
 from fewtags.models.saved import load_model
 
 
-@pytest.mark.parametrize("method", ["instant", "linear", "ssgrl", "kggr", "cst", "sst", "caldnr"])
+@pytest.mark.parametrize("method", ["instant", "linear", "ssgrl", "kggr", "cst", "sst", "caldnr", "refined"])
 def test_one_category(method, patches, tmp_path):
     one = replace(patches, categories=patches.categories[:1], labels=patches.labels[:, :1])
     config = TinyConfig.make(f"method={method}", "train.epochs=1", "train.batch_size=36")

@@ -51,7 +51,7 @@ def config_of(method: str, tmp_path: Path, name: str):
     return TinyConfig.make(f"method={method}", "model.train_from=head", f"cache.folder={tmp_path / name}")
 
 
-@pytest.mark.parametrize("method", ["instant", "caldnr"])
+@pytest.mark.parametrize("method", ["instant", "refined"])
 def test_the_tagger_of_two_workers_is_that_of_one_process(method, patches, tmp_path, two_workers, monkeypatch):
     monkeypatch.setattr(ray_pass, "SHARD", 8)
     alone = trained_by(config_of(method, tmp_path, "cache-one"), patches, tmp_path / "one")

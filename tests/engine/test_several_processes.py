@@ -26,9 +26,11 @@ from fewtags.engine.run import Run
 FROZEN = ("train.epochs=1", "train.batch_size=12", "model.train_from=head", "train.precision=fp32")
 RUNS = {
     "an": TinyConfig.make("method=an", *FROZEN),
-    "caldnr": TinyConfig.make("method=caldnr", "method.profile=relative", "train.epochs=1"),  # 5 batches, uneven shares
-    "closed form": TinyConfig.make("method=caldnr", "train.epochs=1"),
-    "tuned": TinyConfig.make("method=caldnr", "train.epochs=1", f"model.weights={BACKBONE}", "model.train_from=layer4"),
+    "caldnr": TinyConfig.make("method=caldnr", "train.epochs=1"),  # 5 batches, uneven shares
+    "closed form": TinyConfig.make("method=refined", "train.epochs=1"),
+    "tuned": TinyConfig.make(
+        "method=refined", "train.epochs=1", f"model.weights={BACKBONE}", "model.train_from=layer4"
+    ),
     "instant": TinyConfig.make("method=instant"),
 }
 

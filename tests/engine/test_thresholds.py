@@ -123,8 +123,8 @@ def partly_known(patches: Annotations, split: str) -> Annotations:
 
 
 def test_a_trained_model_has_thresholds_of_its_own_not_of_its_start(patches, tmp_path):
-    """caldnr without held-out images: by the F1 that its probabilities promise on the training images."""
-    saved = fitted("caldnr", patches, tmp_path / "run")
+    """refined without held-out images: by the F1 that its probabilities promise on the training images."""
+    saved = fitted("refined", patches, tmp_path / "run")
     train_part = patches.split("train")
     expected = expected_f1_thresholds(torch.from_numpy(probabilities_of(saved, train_part)))
     np.testing.assert_allclose(saved.thresholds, expected, atol=1e-4)
@@ -134,14 +134,14 @@ def test_a_trained_model_has_thresholds_of_its_own_not_of_its_start(patches, tmp
 
 def test_held_out_images_come_before_training_images(patches, tmp_path):
     val = replace(patches, splits=np.where(patches.splits == "test", "val", patches.splits))
-    saved = fitted("caldnr", partly_known(val, "val"), tmp_path / "run", "data.known=null")
+    saved = fitted("refined", partly_known(val, "val"), tmp_path / "run", "data.known=null")
     expected = expected_f1_thresholds(torch.from_numpy(probabilities_of(saved, val.split("val"))))
     np.testing.assert_allclose(saved.thresholds, expected, atol=1e-4)
 
 
 def test_completely_labelled_held_out_images_choose_by_f1(patches, tmp_path):
     val = replace(patches, splits=np.where(patches.splits == "test", "val", patches.splits))
-    saved = fitted("caldnr", val, tmp_path / "run")
+    saved = fitted("refined", val, tmp_path / "run")
     held_out = val.split("val")
     expected = f1_thresholds(probabilities_of(saved, held_out), held_out.labels == 1)
     np.testing.assert_allclose(saved.thresholds, expected, atol=1e-4)
@@ -164,7 +164,7 @@ def test_the_test_set_has_no_say(patches, tmp_path):
         images=[patches.images[row] for row in order],
         labels=np.concatenate([patches.labels[:36], -patches.labels[:12]]),
     )
-    one, two = (fitted("caldnr", data, tmp_path / name) for name, data in (("a", patches), ("b", other)))
+    one, two = (fitted("refined", data, tmp_path / name) for name, data in (("a", patches), ("b", other)))
     np.testing.assert_array_equal(one.thresholds, two.thresholds)
 
 

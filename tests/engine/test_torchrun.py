@@ -29,10 +29,12 @@ SETTINGS = (*TINY[1:], "train.epochs=2", "train.batch_size=12", "train.precision
 # Why a method that is trained on halves of a batch is not what it is on the whole of it.
 BY_HALVES = {
     **dict.fromkeys(("ll-r", "ll-ct", "ll-cp"), "the largest losses are chosen among the labels of each half"),
+    **dict.fromkeys(("epr", "nnpu", "pu-mlc"), "means over the batch enter the loss in other ways than as a sum"),
+    "boostlu": "the largest losses are chosen among the labels of each half",
     "role": "the expected number of positives is compared with the mean of each half",
     **dict.fromkeys(("cst", "sst"), "L_csl's pairs stay within a half"),
     **dict.fromkeys(
-        ("cssl", "cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr"),
+        ("cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr", *(n for n in METHODS if n.startswith("refined"))),
         "dropout and CANR are drawn by each process for its half",
     ),
 }

@@ -57,10 +57,10 @@ def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
 TRAINED = [name for name in METHODS if objective_class(name).trains]
 
 
-@pytest.mark.parametrize(("method", "profile"), [*((name, "default") for name in TRAINED), ("caldnr", "relative")])
-def test_a_resumed_run_repeats_the_uninterrupted_one(method, profile, patches, tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", TRAINED)
+def test_a_resumed_run_repeats_the_uninterrupted_one(method, patches, tmp_path, monkeypatch):
     """Stopped in the middle of an epoch: weights, optimiser and method state end equal to the last bit."""
-    config = TinyConfig.make(f"method={method}", f"method.profile={profile}", "train.ema=0.9")
+    config = TinyConfig.make(f"method={method}", "train.ema=0.9")
     run(config, tmp_path / "whole", patches)
     with monkeypatch.context() as patch:
         stop_after(7, patch)  # epochs have 5 steps
@@ -160,7 +160,7 @@ def test_the_run_folder_tells_everything(patches, tmp_path):
 
 
 def test_the_saved_model_predicts_what_the_run_measured(patches, tmp_path):
-    result = run(TinyConfig.make("method=caldnr"), tmp_path / "run", patches)
+    result = run(TinyConfig.make("method=refined"), tmp_path / "run", patches)
     test = patches.split("test")
     saved = load_model(tmp_path / "run")
     rows = [p.probabilities for p in predict_files(saved, [test.path(n) for n in range(len(test))])]

@@ -9,6 +9,7 @@ import pytest
 from conftest import PROJECT
 from fewtags.errors import UserError
 from fewtags.experiments.grid import read_grid
+from fewtags.methods import METHODS
 
 GRID = """
 settings: {model: {pretrained: false}, train: {epochs: 3, lr: 0.01}}
@@ -103,17 +104,21 @@ def test_the_measured_table_covers_what_it_must():
     runs = read_grid(PROJECT / "configs/bench-voc2007-256.yaml")
     cells = {(run.method, run.proportion, run.seed) for run in runs}
     compared = ["linear", "instant", "an", "focal", "asl", "ssgrl", "kggr", "cst", "ll-r", "role"]
-    methods = [*compared, "cssl", "cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr", "instant-refined"]
-    ours = ("instant", "instant-no-names", "caldnr", "caldnr-no-names")
-    assert {method for method, *_ in cells} == {*methods, *ours, "names", "instant-windows"}
+    parts = [name for name in METHODS if name.startswith("refined")]
+    methods = [*compared, *parts, "instant-refined"]
+    ours = ("instant", "instant-no-names", "refined", "refined-no-names")
+    paper = ("cssl", "cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr", "caldnr-paper-head")
+    assert {method for method, *_ in cells} >= {*methods, *ours, *paper, "names", "instant-windows"}
+    assert {(m, 0.1, s) for m in METHODS for s in (0, 1, 2)} <= cells  # under its own name
+    assert {(m, p, 0) for m in ("caldnr", "caldnr-paper-head") for p in (0.1, 0.3, 0.5, 0.7, 0.9)} <= cells
     assert {cell for cell in cells if cell[0] == "names"} == {
         ("names", 0, 0)
     }  # without labels there is nothing to draw
     assert {(m, p / 10, s) for m in ours for p in range(1, 10) for s in (0, 1, 2)} <= cells
     knowing = {run.method for run in runs if getattr(run.config.head, "names", "none") == "auto"}
-    assert knowing == {"instant", "caldnr", "names", "instant-windows"}
+    assert knowing == {"instant", "refined", "names", "instant-windows"}
     assert {(m, p, 0) for m in methods for p in (0.1, 0.3, 0.5, 0.7, 0.9)} <= cells
     assert {(m, p, s) for m in methods for p in (0.1, 0.3) for s in (0, 1, 2)} <= cells
-    judged = ("linear", "instant", "caldnr")
+    judged = ("linear", "instant", "refined")
     assert {(m, p, s) for m in judged for p in (0.1, 0.3, 0.5, 0.9) for s in (0, 1, 2)} <= cells
     assert {run.config.seed for run in runs} == {0}  # one feature cache serves all

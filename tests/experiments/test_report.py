@@ -36,7 +36,7 @@ def runs(patches: Annotations, tmp_path_factory: pytest.TempPathFactory) -> Path
     for method in ("an", "caldnr"):
         for known in (0.3, 0.8):
             source = f"data.source={folder / 'patches.jsonl'}"
-            more = ["method.profile=relative", "method.discover_from_epoch=0"] if method == "caldnr" else []
+            more = ["method.discover_from_epoch=0"] if method == "caldnr" else []
             config = TinyConfig.make(source, f"method={method}", f"data.known={known}", fine, *more)
             train(config, folder / "runs" / f"{method}-{known}", quiet=True)
     return folder / "runs"
@@ -117,7 +117,7 @@ def test_thresholds_of_each_category_are_drawn(page):
 
 
 def test_the_legend_names_only_the_lines_that_a_method_has():
-    """CALDNR's default profile has no theta_neg; what it has keeps the style that it has everywhere."""
+    """CST, for one, has no theta_neg; what it has keeps the style that it has everywhere."""
     assert state_lines([{"epoch": 1, "theta_pos": [0.5], "s_neg": [0.1]}]) == {"theta_pos": 0, "s_neg": 3}
 
 
@@ -133,7 +133,7 @@ def test_images_and_heat_maps_are_embedded(page):
 def test_a_map_of_one_place_is_not_shown(patches, tmp_path):
     """It would be an evenly dark picture under "where it looked"."""
     patches.save(tmp_path / "patches.jsonl")
-    config = TinyConfig.make(f"data.source={tmp_path / 'patches.jsonl'}", "method=caldnr", "train.epochs=1")
+    config = TinyConfig.make(f"data.source={tmp_path / 'patches.jsonl'}", "method=refined", "train.epochs=1")
     train(config, tmp_path / "run", quiet=True)
     page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
     assert page.count("data:image/jpeg") >= 8
@@ -150,7 +150,7 @@ def decided(runs: Path, **logged: list[float]) -> RunRecord:
 
 
 def test_what_is_found_and_rejected_alike_is_one_thing(runs):
-    """CALDNR's default stops training as absent exactly what it trains as present."""
+    """`refined` stops training as absent exactly what it trains as present."""
     right = {f"{kind}_{what}": [0.5, 0.6] for kind in ("found", "rejected") for what in ("precision", "recall")}
     counts, quality = decision_charts(decided(runs, found_labels=[5, 7], rejected_labels=[5, 7], **right))
     assert re.findall('data-series="(.*?)"', counts) == ["found"]

@@ -58,7 +58,7 @@ def test_every_metric_has_its_table():
 def test_the_ablation_is_a_table_of_its_own():
     parts = [row(method, p, 0, 50.0) for method in ("cssl", "cald", "canr") for p in (0.1, 0.5)]
     both = tables([*ROWS, *parts])
-    assert [label for label, _ in both["mAP on voc, ablation"].rows] == ["cssl", "cald", "canr", "caldnr"]
+    assert [label for label, _ in both["mAP on voc, ablation of caldnr"].rows] == ["cssl", "cald", "canr", "caldnr"]
     assert "cald" not in dict(both["mAP on voc"].rows)
 
 
@@ -96,7 +96,7 @@ def test_tidy_rows_survive_the_file(tmp_path):
 
 def test_a_bench_of_ablation_rows_alone_has_an_ablation_table_alone():
     parts = [row(method, p, 0, 50.0) for method in ("cssl", "cald", "canr") for p in (0.1, 0.5)]
-    assert list(tables(parts)) == ["mAP on voc, ablation"]
+    assert list(tables(parts)) == ["mAP on voc, ablation of caldnr"]
 
 
 def test_names_of_data_sets_are_text_in_every_form():

@@ -15,7 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fewtags import distributed
+from fewtags.config import load_config
 from fewtags.contract import Batch, Outputs, Problem, Progress
+from fewtags.methods import objective_class
 from fewtags.methods.category_adaptive import CategoryAdaptive, reject_probability, shrinkage_of, theta_schedule
 
 C, D = 4, 6
@@ -313,3 +315,46 @@ def test_state_is_the_same_on_every_rank_and_for_any_split(tmp_path: Path) -> No
     for name, value in alone.state_dict().items():
         assert torch.equal(first[name], second[name]), name
         torch.testing.assert_close(first[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_the_factor_is_on_the_classification_losses_only() -> None:
+    """As in the authors' script, which multiplies them before L_csl is added."""
+
+    def losses(scale: float) -> dict[str, float]:
+        method = objective(loss_scale=scale, theta_start=0.2, theta_floor=0.2)
+        batch, outputs = random_step(1, size=30)
+        method.observe(batch, outputs, at(6))
+        torch.manual_seed(3)
+        return {name: loss.item() for name, loss in method.loss(batch, outputs, at(6)).losses.items()}
+
+    once, tenfold = losses(1.0), losses(10.0)
+    assert set(once) == {"observed", "discovered", "kept", "cross_image"}
+    for name, loss in once.items():
+        assert tenfold[name] == pytest.approx(loss * (1 if name == "cross_image" else 10))
+
+
+# --- the rows of METHODS ---
+
+
+@pytest.mark.parametrize("profile", ["default", "paper"])
+@pytest.mark.parametrize("name", ["cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr"])
+def test_the_papers_rows_are_its_mechanism_in_every_profile(name: str, profile: str) -> None:
+    """A queue of features, and thresholds on similarities: `caldnr` in a table is the paper's method."""
+    config = load_config(None, [f"method={name}", f"method.profile={profile}"])
+    problem = Problem(tuple("abcd"), torch.zeros(10, C, dtype=torch.int8))
+    made = objective_class(name)(config.method, problem, D)  # type: ignore[arg-type]
+    assert config.head_name == "decoupled"
+    assert isinstance(made, CategoryAdaptive)
+    assert made.queue.features.shape == (C, 100, D)
+    assert [len(theta) for theta in made.thresholds(at(5))] == [C, C]
+    assert (made.config.discover, made.config.reject) == (
+        name.startswith("cald"),
+        name in ("caldnr", "canr", "canr-no-catu"),
+    )
+
+
+def test_the_published_factor_is_the_same_for_the_whole_family() -> None:
+    """That of the authors' script for the cross-entropy, which all of these have."""
+    for name in ("an", "ssgrl", "kggr", "cst", "cssl", "cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr"):
+        config = load_config(None, [f"method={name}", "method.profile=paper"])
+        assert config.method.loss_scale == 10.0, name  # type: ignore[attr-defined]

@@ -20,24 +20,18 @@ def some_labels(num_categories: int, num_images: int = 12) -> torch.Tensor:
     return labels
 
 
-# Every method that trains, and its profiles with an objective of their own.
-CASES = [
-    (name, profile)
-    for name, method in METHODS.items()
-    for profile in ("default", *(key for key, one in method.profiles.items() if one.is_own_recipe))
-    if objective_class(name, profile).trains
-]
+TRAINED = [name for name in METHODS if objective_class(name).trains]
 
 
-def build(name: str, profile: str, labels: torch.Tensor) -> Learner:
+def build(name: str, labels: torch.Tensor) -> Learner:
     torch.manual_seed(0)
-    config = load_config(overrides=[f"method={name}", f"method.profile={profile}", *SMALL.get(name, [])])
+    config = load_config(overrides=[f"method={name}", *SMALL.get(name, [])])
     settings = config.head.model_copy(update={"width": 16}) if hasattr(config.head, "width") else config.head
     words = WordVectors(torch.randn(labels.shape[1], 16), "random")
     problem = Problem(tuple(str(c) for c in range(labels.shape[1])), labels, words)
     head = head_class(config.head_name)(settings, 24, problem.num_categories, problem.words)
     head.initialise(problem)
-    objective = objective_class(name, profile)(config.method, problem, head.feature_dim)
+    objective = objective_class(name)(config.method, problem, head.feature_dim)
     if head.needs_start and labels.any():
         with torch.no_grad():
             batch = Batch(torch.randn(len(labels), 24, 4, 4), labels, torch.arange(len(labels)))
@@ -54,44 +48,44 @@ def step(learner: Learner, labels: torch.Tensor, epoch: int) -> StepResult:
     return result
 
 
-@pytest.mark.parametrize(("name", "profile"), CASES)
-def test_gradients_reach_every_trainable_parameter(name, profile):
+@pytest.mark.parametrize("name", TRAINED)
+def test_gradients_reach_every_trainable_parameter(name):
     labels = some_labels(5)
-    learner = build(name, profile, labels)
+    learner = build(name, labels)
     step(learner, labels, epoch=6)
     unreached = {key for key, value in learner.named_parameters() if value.grad is None or not value.grad.any()}
     assert unreached <= CANCELLED
 
 
 @pytest.mark.parametrize("kind", ["all unknown", "category without positives", "one category", "1,000 categories"])
-@pytest.mark.parametrize(("name", "profile"), CASES)
-def test_loss_and_gradients_are_finite(name, profile, kind):
+@pytest.mark.parametrize("name", TRAINED)
+def test_loss_and_gradients_are_finite(name, kind):
     labels = some_labels({"one category": 1, "1,000 categories": 1000}.get(kind, 5))
     if kind == "all unknown":
         labels = torch.zeros_like(labels)
     elif kind == "category without positives":
         labels[:, 1] = 0
-    learner = build(name, profile, labels)
+    learner = build(name, labels)
     for epoch in (0, 1, 6):  # before, between and after what starts late
         assert step(learner, labels, epoch).total.isfinite()
     assert all(value.grad.isfinite().all() for value in learner.parameters() if value.grad is not None)
 
 
-@pytest.mark.parametrize(("name", "profile"), CASES)
-def test_decisions_are_about_unknown_labels_only(name, profile):
+@pytest.mark.parametrize("name", TRAINED)
+def test_decisions_are_about_unknown_labels_only(name):
     labels = some_labels(5)
-    learner = build(name, profile, labels)
+    learner = build(name, labels)
     for epoch in range(8):
         for mask in step(learner, labels, epoch).decisions.values():
             assert mask.dtype == torch.bool
             assert not mask[labels[:6] != 0].any()
 
 
-@pytest.mark.parametrize(("name", "profile"), CASES)
-def test_what_it_says_to_decide_is_what_its_loss_acts_on(name, profile):
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_it_says_to_decide_is_what_its_loss_acts_on(name):
     """Asking changes nothing: the report asks a trained objective without training it further."""
     labels = some_labels(5)
-    learner = build(name, profile, labels)
+    learner = build(name, labels)
     for epoch in range(8):
         step(learner, labels, epoch)
     batch, progress = Batch(torch.randn(6, 24, 4, 4), labels[:6], torch.arange(6)), Progress.at_end(9)

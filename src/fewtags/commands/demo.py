@@ -22,7 +22,7 @@ from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.methods import METHODS, find_method
 
 NUM_PICTURES = (3000, 800)  # for training and for testing
-HANDFUL = ("instant", "an", "ll-r", "caldnr")
+HANDFUL = ("instant", "an", "caldnr", "refined")
 # The backbone was trained to classify single drawn objects (tools/pretrain_demo_backbone.py), as real ones are on
 # ImageNet; its last stage is fine-tuned here, as in the paper, and the maps before it are computed once. With an output
 # stride of 16 the map of these small pictures is 6x6 instead of 3x3, which is more accurate and gives finer heat maps.
@@ -75,17 +75,16 @@ def what_next(run: Path, folder: Path) -> list[str]:
     ]
 
 
-def demo_config(method: str, folder: Path, known: float, seed: int, quick: bool, profile: str = "default") -> RunConfig:
+def demo_config(method: str, folder: Path, known: float, seed: int, quick: bool) -> RunConfig:
     places = [f"data.source={folder / 'pictures'}", f"model.weights={BACKBONE}", f"cache.folder={folder / 'cache'}"]
     # The paper's tanh layer and dropout help with this backbone's 96 channels; with 1280 frozen ones both hurt.
-    decoupled = find_method(method).profile(profile).head == "decoupled"
+    decoupled = find_method(method).head == "decoupled"
     head = ["head.hidden=true", "head.dropout=0.5"] if decoupled else []
     overrides = [
         *SETTINGS,
         *places,
         *head,
         f"method={method}",
-        f"method.profile={profile}",
         f"data.known={known}",
         f"data.mask_seed={seed}",
         f"seed={seed}",

@@ -10,23 +10,30 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-from fewtags.methods import all_methods, find_method
+from fewtags.methods import Method, find_method, grouped
 
 CORE = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic", "typer")
 
 
 def list_table() -> str:
-    """Every method with its title, venue, sentence, head and settings."""
+    """Every method with its title, venue, sentence, head and settings, group by group."""
+    lines: list[str] = []
+    for group, methods in grouped().items():
+        lines += [f"{group[0].upper()}{group[1:]}", ""]
+        for method in methods:
+            lines += _entry(method)
+        lines.append("")
+    return "\n".join([*lines, "See `fewtags methods NAME` for a method's settings, profiles and citation."])
+
+
+def _entry(method: Method) -> list[str]:
     from fewtags.methods import objective_class
 
-    lines = []
-    for name, method in all_methods().items():
-        config = objective_class(name).Config
-        settings = (f"{key}={_default(config, key, method.settings, 'method')}" for key in config.model_fields)
-        about = [method.sentence, f"Head: {method.head}. Settings: {', '.join(settings)}"]
-        lines += [f"{name}: {method.title} ({method.venue})"]
-        lines += [textwrap.fill(text, 110, initial_indent="    ", subsequent_indent="    ") for text in about]
-    return "\n".join([*lines, "", "See `fewtags methods NAME` for a method's settings, profiles and citation."])
+    config = objective_class(method.name).Config
+    settings = [f"{key}={_default(config, key, method.settings, 'method')}" for key in config.model_fields]
+    about = [method.sentence, f"Head: {method.head}. Settings: {', '.join(settings) or 'none'}"]
+    lines = [f"  {method.name}: {method.title} ({method.venue})"]
+    return lines + [textwrap.fill(text, 110, initial_indent=" " * 6, subsequent_indent=" " * 6) for text in about]
 
 
 def describe_method(name: str) -> str:
@@ -45,8 +52,6 @@ def describe_method(name: str) -> str:
         lines += ["", f"Profile default: {method.note}"]
     for name, profile in method.profiles.items():
         lines += ["", f"Profile {name} (--profile {name}){': ' + profile.note if profile.note else ''}"]
-        if profile.is_own_recipe:
-            lines += [f"  with the {profile.head or method.head} head and its own objective"]
         lines += [f"  {key} = {value}" for key, value in profile.settings.items()]
     return "\n".join([*lines, "", method.bibtex]).rstrip()
 

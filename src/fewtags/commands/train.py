@@ -32,10 +32,10 @@ def train_settings(data: str | None, settings: Sequence[str], shortcuts: Mapping
     else:
         source = data
     config = load_config(file, overrides, **nested({"data.source": source, **shortcuts}))
-    if shortcuts.get("train.epochs") is not None and not objective_class(config.method_name, config.profile).trains:
+    if shortcuts.get("train.epochs") is not None and not objective_class(config.method_name).trains:
         raise UserError(
             f"Method '{config.method_name}' does not train, so --epochs does not apply; remove it, or choose a "
-            "method that does, for example --method caldnr."
+            "method that does, for example --method refined."
         )
     return config
 
@@ -92,7 +92,7 @@ def resume_run(
 
 
 def with_more_epochs(config: RunConfig, epochs: int) -> RunConfig:
-    if not objective_class(config.method_name, config.profile).trains:
+    if not objective_class(config.method_name).trains:
         raise UserError(f"The run's method '{config.method_name}' does not train, so it cannot train longer.")
     if epochs < config.train.epochs:
         raise UserError(f"The run has {config.train.epochs} epochs; with --resume, --epochs takes as many or more.")

@@ -215,7 +215,7 @@ def build_learner(config: RunConfig, problem: Problem) -> Learner:
         categories=problem.categories,
     )
     model.head.initialise(problem)
-    kind = objective_class(config.method_name, config.profile)
+    kind = objective_class(config.method_name)
     if kind.needs_features and model.head.feature_dim is None:
         raise UserError(
             f"Method '{config.method_name}' needs category features, but head '{config.head_name}' has none; "

@@ -440,7 +440,7 @@ def finished_result(files: RunFolder, config: RunConfig) -> RunResult | None:
     if not (files.is_run and files.is_finished and files.model.is_dir()):
         return None
     result = read_object(files.result)
-    if objective_class(config.method_name, config.profile).trains and result["epochs"] < config.train.epochs:
+    if objective_class(config.method_name).trains and result["epochs"] < config.train.epochs:
         return None
     split = next((name for name in ("test", "val") if name in result), None)
     last = None if split is None else Scores(**result[split])

@@ -139,7 +139,7 @@ def state_lines(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
 
 
 def decisions_of(run: RunRecord) -> list[str]:
-    """The kinds of decisions to show. CALDNR's default rejects exactly the labels it finds, so they are shown once."""
+    """The kinds of decisions to show. `refined` rejects exactly the labels it finds, so they are shown once."""
     logged = {
         kind: [over_epochs(run, "train", f"{kind}_{what}") for what in ("labels", "precision")] for kind in DECISIONS
     }

@@ -15,6 +15,7 @@ from fewtags.engine.run_log import read_rows
 from fewtags.errors import UserError
 from fewtags.methods import METHODS
 from fewtags.models.saved import damaged, read_object
+from fewtags.renamed import current_names
 
 Proportion = float | str | None  # of known positives; "single": one per image, None: the labels as given
 
@@ -57,7 +58,8 @@ class RunRecord:
 
 def read_run(folder: Path) -> RunRecord:
     files = RunFolder(folder)
-    config, data = read_yaml(files.config), _read_json(files.data)
+    recorded, data = read_yaml(files.config), _read_json(files.data)
+    config = current_names(recorded)
     result, rows = _read_json(files.result), read_rows(files.metrics)
     try:
         cell = {
@@ -69,8 +71,18 @@ def read_run(folder: Path) -> RunRecord:
         }
     except (KeyError, TypeError) as error:
         raise damaged(files.config) from error
-    cell |= {name: value for name, value in _read_json(files.cell).items() if name in cell}
+    noted = {name: value for name, value in _read_json(files.cell).items() if name in cell}
+    if config.get("method") != recorded.get("method"):
+        noted = renamed_cell(noted, recorded["method"], config["method"])
+    cell |= noted
     return RunRecord(folder=folder, config=config, data=data, result=result, rows=rows, **cell)
+
+
+def renamed_cell(cell: dict[str, Any], before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """The cell of a bench that was made when the method had another name; names of the grid's own stay."""
+    of_method = {"method": now["name"]} if cell.get("method") == before["name"] else {}
+    of_profile = {"profile": now["profile"]} if cell.get("profile") == before["profile"] else {}
+    return {**cell, **of_method, **of_profile}
 
 
 def profile_of(config: dict[str, Any], data: dict[str, Any]) -> str:

@@ -22,7 +22,17 @@ RULE_NOTES = {
     "best": "at the best epoch on the test images themselves, as in the paper, which makes them optimistic",
 }
 PUBLISHED = ", published"  # what the label of a row with the paper's own numbers ends in
-ABLATION = ("cssl", "cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr")  # the paper's Table 2
+ABLATIONS = {  # a method, and it without some of its parts
+    "caldnr": ("cssl", "cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr"),  # the paper's Table 2
+    "refined": (
+        "refined-an",
+        "refined-discover-shared",
+        "refined-discover",
+        "refined-reject-shared",
+        "refined-reject",
+        "refined",
+    ),
+}
 
 Row = dict[str, Any]
 
@@ -89,20 +99,28 @@ def paper_tables(rows: Sequence[Row], epoch_rule: str = "last") -> list[Table]:
     chosen = [row for row in rows if row["epoch_rule"] == epoch_rule]
     for dataset in unique(row["dataset"] for row in chosen):
         own = [row for row in chosen if row["dataset"] == dataset]
-        parts = [row for row in own if row["method"] in ABLATION]
-        ablation = len(unique(row["method"] for row in parts)) > 2
-        main = [row for row in own if not ablation or row["method"] == "caldnr" or row["method"] not in ABLATION]
+        ablations = {whole: rows for whole in ABLATIONS if (rows := ablation_rows(own, whole))}
+        apart = {part for whole in ablations for part in ABLATIONS[whole] if part != whole}
+        main = [row for row in own if row["method"] not in apart]
         if len(unique(row["proportion"] for row in own)) == 1:
             tables.append(overview_table(own, dataset, epoch_rule))
             continue
         if main:  # a bench with only ablation rows has none
             tables += [proportion_table(main, dataset, metric, epoch_rule) for metric in METRIC_NAMES]
-        if ablation:
-            shared = {row["proportion"] for row in parts if row["method"] != "caldnr"}  # Table 1 has more of it
-            parts = [row for row in parts if row["proportion"] in shared]
-            metrics = ("map", published.METRIC) if epoch_rule == published.EPOCH_RULE else ("map",)
-            tables += [proportion_table(parts, f"{dataset}, ablation", metric, epoch_rule) for metric in metrics]
+        metrics = ("map", published.METRIC) if epoch_rule == published.EPOCH_RULE else ("map",)
+        for whole, parts in ablations.items():
+            title = f"{dataset}, ablation of {whole}"
+            tables += [proportion_table(parts, title, metric, epoch_rule) for metric in metrics]
     return tables
+
+
+def ablation_rows(rows: Sequence[Row], whole: str) -> list[Row]:
+    """Of a method and its parts, at the proportions that its parts have; none if there are hardly any parts."""
+    family = [row for row in rows if row["method"] in ABLATIONS[whole]]
+    if len(unique(row["method"] for row in family)) <= 2:
+        return []
+    shared = {row["proportion"] for row in family if row["method"] != whole}  # the main table has more of the whole
+    return [row for row in family if row["proportion"] in shared]
 
 
 def proportion_table(rows: Sequence[Row], dataset: str, metric: str, epoch_rule: str) -> Table:

@@ -88,7 +88,8 @@ class CategoryAdaptive(Objective["CategoryAdaptive.Config"]):
         csl_ramp: bool = True
         """Ramp that weight up from 0 during the first epoch."""
         loss_scale: float = 1.0
-        """Factor on all losses. It matters relative to Adam's coupled weight decay."""
+        """Factor on the classification losses, not on the cross-image loss. It matters relative to Adam's coupled
+        weight decay, and for what the cross-image loss weighs beside them."""
         centre_decay: float = 0.99
         """Momentum of the mean feature (and of its correlations); unused if the similarity is "cosine"."""
         shrinkage: float | None = None
@@ -168,9 +169,9 @@ class CategoryAdaptive(Objective["CategoryAdaptive.Config"]):
             losses["discovered"] = assume_negative_loss(outputs.logits, labels).mean()  # CALD
         if "rejected" in decisions:
             losses["kept"] = self._mean_over_kept(observed, ~decisions["rejected"])  # CANR
+        losses = {name: self.config.loss_scale * loss for name, loss in losses.items()}
         if self.config.csl_weight:
             losses["cross_image"] = self._cross_image(batch, outputs, progress)
-        losses = {name: self.config.loss_scale * loss for name, loss in losses.items()}
         return StepResult(losses, {name: mask.sum() for name, mask in decisions.items()}, decisions)
 
     @torch.no_grad()

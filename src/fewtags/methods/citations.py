@@ -88,3 +88,49 @@ ELKAN_NOTO = """@inproceedings{elkan2008learning,
   pages = {213--220},
   year = {2008}
 }"""
+
+EM_APL = """@inproceedings{zhou2022acknowledging,
+  title = {Acknowledging the Unknown for Multi-label Learning with Single Positive Labels},
+  author = {Zhou, Donghao and Chen, Pengfei and Wang, Qiong and Chen, Guangyong and Heng, Pheng-Ann},
+  booktitle = {European Conference on Computer Vision (ECCV)},
+  year = {2022},
+  note = {arXiv:2203.16219}
+}"""
+
+HILL_SPLC = """@article{zhang2021simple,
+  title = {Simple and Robust Loss Design for Multi-Label Learning with Missing Labels},
+  author = {Zhang, Youcai and Cheng, Yuhao and Huang, Xinyu and Wen, Fei and Feng, Rui and Li, Yaqian and Guo, Yandong},
+  journal = {arXiv preprint arXiv:2112.07368},
+  year = {2021}
+}"""
+
+GR_LOSS = """@inproceedings{chen2024boosting,
+  title = {Boosting Single Positive Multi-label Classification with Generalized Robust Loss},
+  author = {Chen, Yanxi and Li, Chunxiao and Dai, Xinyang and Li, Jinhuan and Sun, Weiyu and Wang, Yiming and
+            Zhang, Renyuan and Zhang, Tinghe and Wang, Bo},
+  booktitle = {Proceedings of the International Joint Conference on Artificial Intelligence (IJCAI)},
+  year = {2024}
+}"""
+
+BOOSTLU = """@inproceedings{kim2023bridging,
+  title = {Bridging the Gap Between Model Explanations in Partially Annotated Multi-Label Classification},
+  author = {Kim, Youngwook and Kim, Jae Myung and Jeong, Jieun and Schmid, Cordelia and Akata, Zeynep and Lee, Jungwoo},
+  booktitle = {Proceedings of the IEEE/CVF Conference on Computer Vision and Pattern Recognition (CVPR)},
+  pages = {3408--3417},
+  year = {2023}
+}"""
+
+NNPU = """@inproceedings{kiryo2017positive,
+  title = {Positive-Unlabeled Learning with Non-Negative Risk Estimator},
+  author = {Kiryo, Ryuichi and Niu, Gang and du Plessis, Marthinus C. and Sugiyama, Masashi},
+  booktitle = {Advances in Neural Information Processing Systems (NeurIPS)},
+  year = {2017}
+}"""
+
+PU_MLC = """@inproceedings{yuan2024positive,
+  title = {Positive Label Is All You Need for Multi-Label Classification},
+  author = {Yuan, Zhixiang and Zhang, Kaixin and Huang, Tao},
+  booktitle = {IEEE International Conference on Multimedia and Expo (ICME)},
+  year = {2024},
+  note = {arXiv:2306.16016; the loss is VPU's: Chen, Liu, Wang, Zhao and Wu, NeurIPS 2020}
+}"""

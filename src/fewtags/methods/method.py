@@ -14,20 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Profile:
-    """A way to run a method: settings that differ from the general defaults, and their purpose.
+    """A way to train a method: settings that differ from its defaults, and their purpose.
 
     Settings have dotted names: {"head.hidden": 1024, "train.lr": 1e-5}. The user's file and overrides take precedence.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""  # description
-    head: str | None = None  # a row of HEADS, if not the method's own
-    objective: str | type[Objective] | None = None  # if not the method's own
-
-    @property
-    def is_own_recipe(self) -> bool:
-        """With another objective it is a different implementation of the idea; the method's settings do not apply."""
-        return self.objective is not None
 
 
 @dataclass(frozen=True)
@@ -44,14 +37,14 @@ class Method:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the profile "default"; see Profile
     note: str = ""  # on the profile "default"
     profiles: Mapping[str, Profile] = field(default_factory=dict)  # the others; their settings are applied on top
+    group: str = "others"  # under which `fewtags methods` lists it; your own methods may have their own
 
     def profile(self, name: str = "default") -> Profile:
-        """The resolved profile: with its head, its objective and all its settings."""
+        """A profile with all its settings."""
         if name == "default":
-            return Profile(self.settings, self.note, self.head, self.objective)
+            return Profile(self.settings, self.note)
         if name not in self.profiles:
             names = ["default", *self.profiles]
             raise UserError(f"Method '{self.name}' has no profile '{name}'; {did_you_mean(name, names)}")
         own = self.profiles[name]
-        settings = own.settings if own.is_own_recipe else {**self.settings, **own.settings}
-        return Profile(settings, own.note, own.head or self.head, own.objective or self.objective)
+        return Profile({**self.settings, **own.settings}, own.note)

@@ -1,14 +1,16 @@
-"""CALD, CANR and CATU without thresholds: the target of every unknown label is the probability that it is present.
+"""`refined`, ours: the target of every unknown label is the probability that it is present.
 
-The paper decides by thresholds on a similarity. Here the similarity is the model's own logit z, which starts at the
+It has the ideas of the paper (arXiv 2211.07846) without its mechanism: no queue, no thresholds, no semantic decoupling.
+Where the paper compares a feature with recent known positives, here is the model's own logit z, which starts at the
 closed form (the whitened similarity to the known positives' mean), calibrated per category. With p the share of present
 labels that are known, an unknown label is present with probability
 
     q = (1 - p) s / (1 - p s),    s = sigmoid(z)
 
-    CALD    trains it as present, with weight q:                -q log s
-    CANR    trains it as absent, with weight 1 - q, not 1:      -(1 - q) log (1 - s)
-    CATU    the curve from similarity to s is specific to each category, and changes during training
+    discover    trains it as present, with weight q:            -q log s
+    reject      trains it as absent, with weight 1 - q, not 1:  -(1 - q) log (1 - s)
+
+The curve from similarity to s is specific to each category, and changes during training.
 
 Together they are the cross-entropy to q, whose gradient s - q vanishes where a label is certainly hidden (s near 1) and
 is that of assumed negatives where it certainly is not; it equals the gradient of the likelihood of "not known", 1 - p
@@ -39,9 +41,9 @@ from fewtags.settings import Settings
 class PosteriorLabels(Objective["PosteriorLabels.Config"]):
     class Config(Settings):
         discover: bool = True
-        """CALD: train unknown labels as present, weighted by that probability."""
+        """Train unknown labels as present, weighted by that probability."""
         reject: bool = True
-        """CANR: train unknown labels as absent weighted by that probability; otherwise with weight 1."""
+        """Train unknown labels as absent with one minus that probability as weight; otherwise with weight 1."""
         known_proportion: float | None = Field(None, gt=0, le=1)
         """Share of the present labels that are known; default: the head's estimate at its start."""
 
@@ -117,13 +119,11 @@ class PosteriorLabels(Objective["PosteriorLabels.Config"]):
         return {name: probable for name, used in names.items() if used}
 
     def category_stats(self, progress: Progress) -> Mapping[str, Tensor]:
-        """Mean probabilities of known positives and of unknown labels, and the probability above which q exceeds
-        1/2."""
+        """Mean probabilities of known positives and of unknown labels, and the known proportion."""
         known_sum, known, unknown_sum, unknown = self.totals
         return {
-            "theta_pos": 1 / (2 - self.known_proportion),
-            "s_pos": known_sum / known.clamp(min=1),
-            "s_neg": unknown_sum / unknown.clamp(min=1),
+            "mean_of_known": known_sum / known.clamp(min=1),
+            "mean_of_unknown": unknown_sum / unknown.clamp(min=1),
             "known_proportion": self.known_proportion,
         }
 

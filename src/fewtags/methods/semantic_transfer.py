@@ -61,7 +61,8 @@ class CrossImageTransfer(Objective["CrossImageTransfer.Config"]):
         """Unknown labels that were not found, in the loss of the found ones: skipped, as with known negatives, or
         absent, as in the authors' version for known positives only. If skipped, nothing limits the found ones."""
         loss_scale: float = 1.0
-        """Factor on the whole loss. It matters relative to Adam's coupled weight decay."""
+        """Factor on the classification losses, not on those of features and pairs. It matters relative to Adam's
+        coupled weight decay."""
 
     def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
         super().__init__(config, problem, feature_dim)
@@ -79,13 +80,13 @@ class CrossImageTransfer(Objective["CrossImageTransfer.Config"]):
         images = (outputs.features, labels == 1)
         alike = pairs_loss(*(of_all_processes(*images) if self.config.csl_gather else images))
         losses = {
-            "observed": assume_negative_loss(outputs.logits, labels).mean(),
+            "observed": self.config.loss_scale * assume_negative_loss(outputs.logits, labels).mean(),
             "cross_image": self.config.csl_weight * ramp(progress) * alike,
         }
         found = self.found_across(batch, outputs, progress)
         if progress.epoch >= self.config.discover_from_epoch:
-            losses["transferred"] = transfer_loss(outputs.logits, labels, found, self.config.transfer_others)
-        return StepResult(self.scaled(losses), decisions={"found": found})
+            losses["transferred"] = self.transferred(outputs.logits, labels, found)
+        return StepResult(losses, decisions={"found": found})
 
     def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
         return {"found": self.found_across(batch, outputs, progress)}
@@ -100,8 +101,8 @@ class CrossImageTransfer(Objective["CrossImageTransfer.Config"]):
         theta = theta_schedule(progress.epoch, self.config.discover_from_epoch)
         return (labels == 0) & (belief >= theta) & (progress.epoch >= self.config.discover_from_epoch)
 
-    def scaled(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name: self.config.loss_scale * loss for name, loss in losses.items()}
+    def transferred(self, logits: Tensor, labels: Tensor, found: Tensor) -> Tensor:
+        return self.config.loss_scale * transfer_loss(logits, labels, found, self.config.transfer_others)
 
     def category_stats(self, progress: Progress) -> dict[str, Tensor]:
         return {"queue_occupied": self.queue.occupied()}
@@ -135,11 +136,9 @@ class SemanticTransfer(CrossImageTransfer):
 
         found = self.found_within(scores, batch, progress)
         if progress.epoch >= self.config.discover_from_epoch:
-            losses["transferred_within"] = transfer_loss(
-                outputs.logits, batch.labels, found, self.config.transfer_others
-            )
+            losses["transferred_within"] = self.transferred(outputs.logits, batch.labels, found)
         decisions = {"found": across.decisions["found"] | found}
-        return StepResult({**across.losses, **self.scaled(losses)}, decisions=decisions)
+        return StepResult({**across.losses, **losses}, decisions=decisions)
 
     @torch.no_grad()
     def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:

@@ -53,7 +53,7 @@ class LabelGraph(nn.Module):
         if num_categories > MOST_CATEGORIES:
             raise UserError(
                 f"A graph of {num_categories:,} categories needs {8e-9 * num_categories**2:.0f} GB for which follows "
-                f"from which; it takes {MOST_CATEGORIES:,} at most. Use a method without one, such as caldnr."
+                f"from which; it takes {MOST_CATEGORIES:,} at most. Use a method without one, such as refined."
             )
         if kind == "cooccurrence":
             self.register_buffer("incoming", torch.zeros(num_categories, num_categories))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 HEADS: dict[str, str | type[Head]] = {  # "module:Class", imported on use, or the class
     "linear": "fewtags.models.heads:LinearHead",
+    "boosted": "fewtags.models.boosted:BoostedHead",
     "decoupled": "fewtags.models.decoupling:DecoupledHead",
     "graph": "fewtags.models.graph:GraphHead",
     "closed_form": "fewtags.models.closed_form:ClosedFormHead",

@@ -34,6 +34,7 @@ from fewtags.models.classifier import Classifier
 from fewtags.models.heads import head_class
 from fewtags.models.model_card import model_card
 from fewtags.models.tensor_files import MODEL_FOLDER, WEIGHTS, first_line
+from fewtags.renamed import current_names
 from fewtags.settings import Settings
 
 FORMAT = 2
@@ -161,7 +162,7 @@ def _load_format_2(folder: Path) -> SavedModel:
         raise UserError(f"{file} is missing or damaged (its checksum does not match {CONFIG}).")
     load_weights(saved, load_file(file), file)
     training, data, quality = (dict(about.get(name) or {}) for name in ("training", "data", "quality"))
-    return replace(saved, thresholds=thresholds, training=training, data=data, quality=quality)
+    return replace(saved, thresholds=thresholds, training=current_names(training), data=data, quality=quality)
 
 
 def _load_format_1(folder: Path) -> SavedModel:
@@ -184,7 +185,7 @@ def _load_format_1(folder: Path) -> SavedModel:
     except Exception as error:
         raise UserError(f"{file} or {sums.name} is missing or damaged ({first_line(error)}).") from error
     load_weights(saved, state, file, strict=False)
-    return replace(saved, thresholds=thresholds, training=config)
+    return replace(saved, thresholds=thresholds, training=current_names(config))
 
 
 def closed_form_of_format_1(state: dict[str, Tensor], sums: dict[str, Tensor]) -> dict[str, Tensor]:
