@@ -8,6 +8,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import stat
 import time
 import zlib
@@ -16,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-LEFTOVER = re.compile(r"\.fewtags-[0-9a-f]{16}\.part")
+LEFTOVER = re.compile(r"\.?fewtags-[0-9a-f]{16}\.part(\.\w+)?")
 
 
 @contextmanager
@@ -57,14 +58,18 @@ def _create(temporary: Path, file: Path) -> int:
     return stat.S_IMODE(permissions)
 
 
-def remove_leftovers(folder: Path, *, older_than: float = 3600.0) -> None:
-    """Remove temporary files of processes that were killed while they wrote in `folder`; `older_than` in seconds."""
+def remove_leftovers(folder: Path, *, older_than: float = 3600.0, folders: bool = False) -> None:
+    """Remove temporary files, and folders on request, of processes killed more than `older_than` seconds ago."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with suppress(OSError):
-                is_ours = LEFTOVER.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
-                if is_ours and time.time() - entry.stat(follow_symlinks=False).st_mtime >= older_than:
+                age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                if not LEFTOVER.fullmatch(entry.name) or age < older_than:
+                    continue
+                if not entry.is_dir(follow_symlinks=False):
                     os.unlink(entry.path)
+                elif folders:
+                    shutil.rmtree(entry.path)
 
 
 @contextmanager
@@ -140,6 +145,18 @@ def _flush(file: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def flush_all(place: Path) -> None:
+    """Write a file, or all files and names of a folder, to disk; but no hard links, whose content was there before."""
+    if not place.is_dir():
+        _flush(place)
+        return
+    for folder, _, names in os.walk(place):
+        for file in (Path(folder) / name for name in names):
+            if file.lstat().st_nlink == 1:
+                _flush(file)
+        flush_folder(Path(folder))
 
 
 def flush_folder(folder: Path) -> None:

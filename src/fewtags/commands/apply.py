@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fewtags.atomic import atomic_write, file_checksum
+from fewtags.atomic import atomic_write, file_checksum, flush_all, flush_folder, naming, remove_leftovers
 from fewtags.data.annotations import Annotations
 from fewtags.data.csv_cells import protected
 from fewtags.data.decisions import STATES, DecidedLabel, latest, read_decisions
@@ -33,6 +34,7 @@ from fewtags.wording import plural
 
 SHOWN = 20  # changes printed
 EXAMPLES = 3  # printed of the changes in the source
+DAY = 86_400.0  # seconds; copying a large archive takes hours
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,16 @@ class Plan:
         if self.place.exists():
             raise UserError(f"{self.place} already exists; choose another path with --out.")
         self.place.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.place.with_name(f"{self.place.stem}.part{self.place.suffix}")
+        remove_leftovers(self.place.parent, older_than=DAY, folders=True)
+        # Readers of label files go by the suffix, and pass over hidden files.
+        temporary = self.place.with_name(f"fewtags-{secrets.token_hex(8)}.part{self.place.suffix}")
         try:
-            self.new.write(temporary, self.annotations)
-            check_rewritten(self.new, temporary, self.annotations, self.changes)
-            temporary.replace(self.place)
+            with naming(self.place, instead_of=temporary):
+                self.new.write(temporary, self.annotations)
+                check_rewritten(self.new, temporary, self.annotations, self.changes)
+                flush_all(temporary)
+                temporary.replace(self.place)
+                flush_folder(self.place.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True) if temporary.is_dir() else temporary.unlink(missing_ok=True)
         return f"{self.place}\nTrain with it: {self.command()}"
