@@ -6,6 +6,8 @@ import csv
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +170,40 @@ def test_everything_is_on_disk_before_it_gets_its_name(cli: Cli, reviewed_text_f
     assert texts == {f"{row:02}.txt" for row in range(24)}
     assert synced[-1] == tmp_path
     assert synced[-2].name.startswith("fewtags-")
+
+
+READ_ONLY = """
+import os, sys
+from pathlib import Path
+from fewtags.commands.apply import decisions_of, plan
+from fewtags.review.opening import open_review
+run, out = Path(sys.argv[1]), Path(sys.argv[2])
+assert not os.access(run, os.W_OK)
+plan(run, out, write_as="same", force=False).write()
+print(len(open_review(run, read_only=True, quiet=True).session.store.labels()))
+"""
+
+
+def on_a_read_only_disk(folder: Path, *command: object) -> subprocess.CompletedProcess[str]:
+    mount = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" || exit 77; exec "$@"'
+    try:
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", mount, *map(str, (folder, *command))], capture_output=True, text=True
+        )
+    except FileNotFoundError:
+        pytest.skip("needs Linux")
+    if done.returncode == 77 or "unshare failed" in done.stderr:
+        pytest.skip("may not mount")
+    return done
+
+
+def test_decisions_on_a_read_only_disk_are_applied_and_shown(reviewed: Path, tmp_path: Path):
+    number = len(decisions(reviewed))
+    for name in ("decisions.sqlite-wal", "decisions.sqlite-shm"):
+        (reviewed / "review" / name).unlink(missing_ok=True)
+    done = on_a_read_only_disk(reviewed, sys.executable, "-c", READ_ONLY, reviewed, tmp_path / "new.csv")
+    assert (done.stdout, done.returncode) == (f"{number}\n", 0), done.stderr
+    assert len((tmp_path / "new.csv").read_text().splitlines()) > 10
 
 
 def test_the_decisions_themselves_as_a_table(cli: Cli, reviewed: Path, tmp_path: Path):

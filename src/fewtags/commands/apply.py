@@ -29,7 +29,7 @@ from fewtags.engine.record import load_labels, load_run_config, load_run_data, n
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
 from fewtags.models.saved import read_object
-from fewtags.review.store import DecisionStore, decisions_file
+from fewtags.review.store import DecisionStore, decisions_file, has_decisions
 from fewtags.wording import plural
 
 SHOWN = 20  # changes printed
@@ -130,10 +130,9 @@ def decisions_of(run: Path) -> list[DecidedLabel]:
     """The current decisions: those the run was trained with, and those of its own review."""
     config = load_run_config(run)
     before = read_decisions(Path(config.data.decisions)) if config.data.decisions else []
-    file = decisions_file(run)
-    if not file.is_file():
+    if not has_decisions(run):
         return before
-    with DecisionStore(file, read_only=True) as store:
+    with DecisionStore(decisions_file(run), read_only=True) as store:
         own = [DecidedLabel(d.image, d.category, d.new, d.reviewer, d.decided_at, d.run) for d in store.standing()]
     return list(latest([*before, *own]).values())
 

@@ -3,7 +3,8 @@
     with cluster("auto"):
         train(config, folder)  # the frozen stages' features are computed by the cluster
 
-"local" starts Ray on this machine, closed to all others; "auto" joins the cluster this machine is part of, anything else is an address.
+"local" starts Ray on this machine, closed to all others; "auto" joins the cluster this machine is part of; anything
+else is an address.
 """
 
 from __future__ import annotations
