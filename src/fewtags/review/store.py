@@ -397,7 +397,10 @@ class DecisionStore:
         self._connection.executemany(INSERT, [row for row, _ in new])
         self._connection.executemany("INSERT INTO seals VALUES (?, ?)", [(row[0], seal) for row, seal in new])
         if self._lines is not None:
-            self._appended = self._lines.append(new)
+            try:
+                self._appended = self._lines.append(new)
+            except OSError as error:  # callers need not know that there are two files
+                raise sqlite3.OperationalError(f"{self._lines.file}: {error.strerror}") from error
 
     # --- reading ---
 
