@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from fewtags.data.formats import read_annotations
 from fewtags.data.writers import open_writer
 from fewtags.data.xmp import read_packet
 
@@ -102,3 +104,86 @@ def test_what_another_program_writes_meanwhile_is_kept(tmp_path, kind, suffix, m
     assert theirs
     found = read_packet(file.read_bytes()).flat if kind == "xmp" else file.read_text().strip().split(", ")
     assert {"sky", "boat", "auto"} <= set(found)
+
+
+# --- one bad photo among others ---
+
+
+@BOTH
+def test_names_that_are_too_long_and_folders_in_the_way_are_counted(tmp_path, kind, suffix):
+    good = [photo(tmp_path / f"{name}.jpg") for name in "ac"]
+    long = photo(tmp_path / ("ä" * 124 + ".jpg"))  # 252 bytes
+    photo(tmp_path / "b.jpg")
+    (tmp_path / f"b{suffix}").mkdir()
+    sentence = write(kind, good[0], long, tmp_path / "b.jpg", good[1])
+    assert all((tmp_path / f"{name}{suffix}").is_file() for name in "ac")
+    assert f"{tmp_path / f'b{suffix}'}: it is a folder" in sentence
+    if kind == "xmp":
+        assert sentence.startswith("2 sidecars written, 0 unchanged, 2 not changed because")
+        assert "its tags cannot be written: File name too long" in sentence
+    else:
+        assert sentence.startswith("3 text files written")
+
+
+def test_a_photo_with_a_long_name_can_be_read_with_its_keywords(tmp_path):
+    photo(tmp_path / ("ä" * 124 + ".jpg"))
+    photo(tmp_path / "a.jpg")
+    write("sidecar", tmp_path / "a.jpg")
+    assert len(read_annotations(tmp_path, format="sidecar")) == 2
+    write("xmp", tmp_path / "a.jpg")
+    assert len(read_annotations(tmp_path, format="keywords", predicted=True)) == 2
+
+
+@pytest.mark.parametrize("depth", [1_100, 50_000])
+def test_xmp_that_is_nested_too_deeply_is_counted(tmp_path, depth):
+    images = [photo(tmp_path / f"{name}.jpg") for name in "ab"]
+    inside = OLD["xmp"].replace(
+        b"/></rdf:RDF>", b">" + b"<a>" * depth + b"</a>" * depth + b"</rdf:Description></rdf:RDF>"
+    )
+    (tmp_path / "a.jpg.xmp").write_bytes(inside)
+    sentence = write("xmp", *images)
+    assert sentence.startswith("1 sidecar written, 0 unchanged, 1 not changed because")
+    assert (tmp_path / "a.jpg.xmp").read_bytes() == inside
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
+def test_a_full_disk_stops_it(tmp_path, number, monkeypatch):
+    """Every other photo would fail too."""
+
+    def full(self: Path, content: bytes) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        write("xmp", photo(tmp_path / "a.jpg"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"\xef\xbb\xbfsea, sky\r\n", b"\xef\xbb\xbfsea, sky, dog\r\n"),
+        (b"sea\r\nsky\r\n", b"sea\r\nsky\r\ndog\r\n"),
+        (b"sea\rsky\r", b"sea\rsky\rdog\r"),
+        (b"sea, sky", b"sea, sky, dog"),
+        (b"sea\nsky", b"sea\nsky\ndog"),
+        ("Bär\r\n".encode("latin-1"), "Bär, dog\r\n".encode("latin-1")),
+        (b"\xff\xfe" + "sea\r\nBär\r\n".encode("utf-16-le"), b"\xff\xfe" + "sea\r\nBär\r\ndog\r\n".encode("utf-16-le")),
+        (b"\xfe\xff" + "sea".encode("utf-16-be"), b"\xfe\xff" + "sea, dog".encode("utf-16-be")),
+        (b"", b"dog\n"),
+    ],
+)
+def test_text_files_keep_mark_encoding_and_line_ends(tmp_path, before, after):
+    image = photo(tmp_path / "a.jpg")
+    (tmp_path / "a.txt").write_bytes(before)
+    assert write("sidecar", image) == "1 text file written, 0 unchanged."
+    assert (tmp_path / "a.txt").read_bytes() == after
+    assert write("sidecar", image) == "0 text files written, 1 unchanged."
+
+
+def test_a_tag_that_the_encoding_does_not_have_is_said(tmp_path):
+    image = photo(tmp_path / "a.jpg")
+    (tmp_path / "a.txt").write_bytes("Bär\n".encode("latin-1"))
+    writer = open_writer("sidecar", {})
+    writer.write(image, {"日本": 0.9})
+    assert "its encoding (latin-1) has no '日'; save it as UTF-8" in writer.close()
+    assert (tmp_path / "a.txt").read_bytes() == "Bär\n".encode("latin-1")

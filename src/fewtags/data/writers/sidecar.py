@@ -9,8 +9,8 @@ from typing import Literal
 from fewtags.data.aliases import fold
 from fewtags.data.formats.options import TypedOptions
 from fewtags.data.formats.sidecar import sidecar, split_tags
-from fewtags.data.formats.text import read_text
-from fewtags.data.writers.beside import Beside, Update
+from fewtags.data.formats.text import decoded, line_end_of, read_text
+from fewtags.data.writers.beside import Beside, NotWritten, Update
 
 
 class SidecarWriteOptions(TypedOptions):
@@ -35,9 +35,13 @@ class SidecarWriter:
         wanted = [*tags, *([self.options.marker] if self.options.marker and tags else [])]
 
         def with_tags() -> Update | None:
-            text = read_text(file)[0] if file.is_file() else ""
+            if not file.is_file():
+                new = self._text("", wanted)
+                return Update(new.encode(), ", ".join(wanted)) if new else None
+            read_text(file)  # raises if it is no text
+            text, encoding, mark = decoded(file)
             new = self._text(text, wanted)
-            return None if new == text else Update(new.encode(), ", ".join(wanted))
+            return None if new == text else Update(mark + encoded(new, encoding), ", ".join(wanted))
 
         self.beside.update(file, image, with_tags)
 
@@ -45,13 +49,23 @@ class SidecarWriter:
         return self.beside.tally.sentence("text file", self.beside.dry_run)
 
     def _text(self, text: str, wanted: list[str]) -> str:
+        """With the byte order mark, the encoding and the line ends of the file, if there is one."""
+        end = line_end_of(text)
         if self.options.existing == "replace":
-            return self.options.separator.join(wanted) + "\n" if wanted else ""
+            return self.options.separator.join(wanted) + end if wanted else ""
         lines = [line for line in text.splitlines() if line.strip()]
         by_line = len(lines) > 1 and "," not in text
         known = {fold(tag) for tag in split_tags(text, None if by_line else self.options.separator.strip() or None)}
         added = [tag for tag in wanted if fold(tag) not in known]
         if not added:
             return text
-        separator = "\n" if by_line else self.options.separator
-        return separator.join(part for part in (text.rstrip().rstrip(",").rstrip(), *added) if part) + "\n"
+        separator = end if by_line else self.options.separator
+        last = end if not text.strip() or text.endswith(("\n", "\r")) else ""
+        return separator.join(part for part in (text.rstrip().rstrip(",").rstrip(), *added) if part) + last
+
+
+def encoded(text: str, encoding: str) -> bytes:
+    try:
+        return text.encode(encoding)
+    except UnicodeEncodeError as error:
+        raise NotWritten(f"its encoding ({encoding}) has no '{text[error.start]}'; save it as UTF-8") from None
