@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +15,11 @@ import pytest
 import torch
 
 from conftest import TINY, Cli
+from fewtags.config import load_config
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.engine.record import load_labels, load_run_config, load_run_data
+from fewtags.engine.training import train
 from fewtags.models.saved import load_model
 from fewtags.review.store import DecisionStore, Draft, decisions_file
 
@@ -113,6 +118,92 @@ def test_apply_as_json_lines(cli: Cli, reviewed: Path, tmp_path: Path):
     assert again.path(0).is_file()
     for (image, tag), wanted in decisions(reviewed).items():
         assert again.labels[again.images.index(image), again.categories.index(tag)] == wanted
+
+
+@pytest.fixture
+def reviewed_text_files(patches: Annotations, tmp_path: Path) -> Path:
+    """A reviewed run on images with text files beside them; the first image is a link to one in another folder."""
+    photos, run = tmp_path / "photos", tmp_path / "run"
+    photos.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    for row in range(24):
+        place = tmp_path / "elsewhere" if row == 0 else photos
+        shutil.copy(patches.path(row), place / f"{row:02}.png")
+        (photos / f"{row:02}.txt").write_text("red\n" if row % 2 else "blue\n")
+    (photos / "00.png").symlink_to("../elsewhere/00.png")
+    train(load_config(None, TINY, data={"source": str(photos)}), run, quiet=True)
+    with DecisionStore(decisions_file(run)) as store:
+        store.append([Draft("00.png", "red", 0, 1)], reviewer="ann", queue="missing", run="run")
+    return run
+
+
+def test_an_image_that_is_a_link_is_whole_in_the_new_folder(cli: Cli, reviewed_text_files: Path, tmp_path: Path):
+    answer = cli("apply", reviewed_text_files, "--yes", "--out", tmp_path / "far" / "away" / "new")
+    assert answer.code == 0, answer.err
+    image = tmp_path / "far" / "away" / "new" / "00.png"
+    assert not image.is_symlink()
+    assert image.read_bytes() == (tmp_path / "elsewhere" / "00.png").read_bytes()
+    assert (tmp_path / "far" / "away" / "new" / "00.txt").read_text() == "blue, red\n"
+
+
+def test_a_persons_own_folder_and_leftovers_are_not_absorbed(cli: Cli, reviewed_text_files: Path, tmp_path: Path):
+    mine, killed = tmp_path / "new.part", tmp_path / f"fewtags-{'0' * 16}.part"
+    for folder in (mine, killed):
+        folder.mkdir()
+        (folder / "01.png").write_text("mine")
+    os.utime(killed, (0, 0))
+    answer = cli("apply", reviewed_text_files, "--yes", "--out", tmp_path / "new")
+    assert answer.code == 0, answer.err
+    assert [file.read_text() for file in mine.iterdir()] == ["mine"]
+    assert not killed.exists()
+    assert (tmp_path / "new" / "01.png").samefile(tmp_path / "photos" / "01.png")
+    assert not list(tmp_path.glob("*fewtags-*"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs Linux")
+def test_everything_is_on_disk_before_it_gets_its_name(cli: Cli, reviewed_text_files: Path, tmp_path, monkeypatch):
+    synced: list[Path] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(Path(os.readlink(f"/proc/self/fd/{handle}"))))
+    answer = cli("apply", reviewed_text_files, "--yes", "--out", tmp_path / "new")
+    assert answer.code == 0, answer.err
+    texts = {file.name for file in synced if file.suffix == ".txt"}
+    assert texts == {f"{row:02}.txt" for row in range(24)}
+    assert synced[-1] == tmp_path
+    assert synced[-2].name.startswith("fewtags-")
+
+
+READ_ONLY = """
+import os, sys
+from pathlib import Path
+from fewtags.commands.apply import decisions_of, plan
+from fewtags.review.opening import open_review
+run, out = Path(sys.argv[1]), Path(sys.argv[2])
+assert not os.access(run, os.W_OK)
+plan(run, out, write_as="same", force=False).write()
+print(len(open_review(run, read_only=True, quiet=True).session.store.labels()))
+"""
+
+
+def on_a_read_only_disk(folder: Path, *command: object) -> subprocess.CompletedProcess[str]:
+    mount = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" || exit 77; exec "$@"'
+    try:
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", mount, *map(str, (folder, *command))], capture_output=True, text=True
+        )
+    except FileNotFoundError:
+        pytest.skip("needs Linux")
+    if done.returncode == 77 or "unshare failed" in done.stderr:
+        pytest.skip("may not mount")
+    return done
+
+
+def test_decisions_on_a_read_only_disk_are_applied_and_shown(reviewed: Path, tmp_path: Path):
+    number = len(decisions(reviewed))
+    for name in ("decisions.sqlite-wal", "decisions.sqlite-shm"):
+        (reviewed / "review" / name).unlink(missing_ok=True)
+    done = on_a_read_only_disk(reviewed, sys.executable, "-c", READ_ONLY, reviewed, tmp_path / "new.csv")
+    assert (done.stdout, done.returncode) == (f"{number}\n", 0), done.stderr
+    assert len((tmp_path / "new.csv").read_text().splitlines()) > 10
 
 
 def test_the_decisions_themselves_as_a_table(cli: Cli, reviewed: Path, tmp_path: Path):

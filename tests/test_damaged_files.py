@@ -147,6 +147,13 @@ def test_a_damaged_label_store_is_refused_by_name(how, tmp_path):
             "zeros inside": content[:third] + bytes(third) + content[2 * third :],
         }
         file.write_bytes(damaged[how])
+    with pytest.raises(UserError, match=r"decisions.sqlite cannot be used .*300 decisions can be read from .*: move"):
+        DecisionStore(file)
+    file.rename(tmp_path / "damaged")
+    with DecisionStore(file) as again:  # what the sentence says
+        assert len(again.labels()) == 300
+    (tmp_path / "decisions.sqlite-sealed.jsonl").unlink()
+    (tmp_path / "damaged").rename(file)
     with pytest.raises(UserError, match=r"decisions.sqlite cannot be used as a file of decisions: .*\.recover"):
         DecisionStore(file)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from conftest import TINY, Cli
+from fewtags import atomic
 from fewtags.atomic import append_line, atomic_write, reserve
 from fewtags.models import saved as saved_models
 
@@ -18,11 +19,15 @@ pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /d
 
 def fill(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the disk is full whenever `file` is written."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    unlink = Path.unlink
-    beside = file.with_name(file.name + ".part")
-    beside.symlink_to("/dev/full")
-    monkeypatch.setattr(Path, "unlink", lambda self, **how: None if self == beside else unlink(self, **how))
+    create = atomic._create
+
+    def create_full(temporary: Path, wanted: Path) -> int:
+        if wanted != file:
+            return create(temporary, wanted)
+        temporary.symlink_to("/dev/full")
+        return 0o644
+
+    monkeypatch.setattr(atomic, "_create", create_full)
 
 
 @pytest.mark.parametrize(
@@ -34,8 +39,8 @@ def fill(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["text", "torch", "numpy"],
 )
-def test_whoever_writes_the_error_has_a_name_and_a_number(write, tmp_path):
-    (tmp_path / "file.part").symlink_to("/dev/full")
+def test_whoever_writes_the_error_has_a_name_and_a_number(write, tmp_path, monkeypatch):
+    fill(tmp_path / "file", monkeypatch)
     (tmp_path / "file").write_text("before")
     with pytest.raises(OSError, match="No space left") as caught, atomic_write(tmp_path / "file") as beside:
         write(beside)

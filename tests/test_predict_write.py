@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from conftest import TINY, Cli
+from fewtags.commands.predict import alone_in
 from fewtags.config import load_config
 from fewtags.data.formats import read_annotations
 from fewtags.data.xmp import read_packet
@@ -61,6 +62,32 @@ def test_rows_and_sidecars_at_once_and_going_on(cli: Cli, trained, photos, tmp_p
     assert cli(*command).out == "0 text files written, 2 unchanged.\n"  # only what had no row
     read_back = read_annotations(photos, tags=out)
     assert read_back.known_positives.tolist() == [6, 6, 6]
+
+
+def test_a_link_under_a_temporary_name_leads_nowhere(cli: Cli, trained, photos, tmp_path):
+    """What an attack did: victim.txt was overwritten, and its permissions changed."""
+    (tmp_path / "victim.txt").write_text("untouched")
+    (tmp_path / "victim.txt").chmod(0o600)
+    for place in ("0.png.xmp.part", "1.png.xmp", ".lock"):
+        (photos / place).symlink_to("../victim.txt")
+    answer = cli("predict", trained, photos, "--write", "xmp", "--threshold", "0", "-q")
+    assert answer.out.startswith("5 sidecars written, 0 unchanged, 1 not changed because")
+    assert (tmp_path / "victim.txt").read_text() == "untouched"
+    assert (tmp_path / "victim.txt").stat().st_mode & 0o777 == 0o600
+
+
+def test_only_one_process_writes_beside_photos(cli: Cli, trained, photos):
+    command = ("predict", trained, photos, "--write", "xmp", "--threshold", "0", "-q")
+    with alone_in([photos]):
+        answer = cli(*command)
+        assert (answer.code, "is in use by another process" in answer.err) == (2, True)
+        assert cli(*command, "--dry-run").code == 0  # which writes nothing
+        assert cli("predict", trained, photos, "-q").code == 0
+    assert cli(*command).code == 0
+    assert not (photos / ".fewtags").exists()
+    (photos / ".fewtags").symlink_to(trained)
+    answer = cli(*command)
+    assert (answer.code, "it is or holds a link" in answer.err) == (2, True)
 
 
 def test_predictions_for_label_studio(cli: Cli, trained, photos, tmp_path):

@@ -2,35 +2,74 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
+import secrets
+import shutil
+import stat
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+LEFTOVER = re.compile(r"\.?fewtags-[0-9a-f]{16}\.part(\.\w+)?")
+
 
 @contextmanager
 def atomic_write(file: Path) -> Iterator[Path]:
-    """A temporary path next to `file`; it is renamed to `file` if the block succeeds, and removed otherwise.
+    """A new file next to `file`; it is renamed to `file` if the block succeeds, and removed otherwise.
 
-    The content is on disk before it is renamed, and has the permissions of any new file. Errors mention
-    `file`, not the temporary path.
+    Nobody can guess its name, so it is never somebody's own file nor a link laid out to lead elsewhere, and two
+    processes never share one. Content and name are on disk when the block ends. The permissions are those of the file
+    that is replaced. Errors mention `file`, not the temporary path.
     """
-    temporary = file.with_name(file.name + ".part")
+    temporary = file.with_name(f".fewtags-{secrets.token_hex(8)}.part")  # short: `file` may have the longest name
     try:
         with naming(file, instead_of=temporary):
+            permissions = _create(temporary, file)
             yield temporary
             _flush(temporary)
-            temporary.chmod(0o666 & ~_umask())
+            temporary.chmod(permissions)
             temporary.replace(file)
+            flush_folder(file.parent)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+def _create(temporary: Path, file: Path) -> int:
+    """Make the temporary file; returns the permissions it should have in the end."""
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    try:
+        permissions = os.fstat(handle).st_mode
+        with suppress(FileNotFoundError):
+            old = file.lstat()
+            if stat.S_ISREG(old.st_mode):
+                permissions = old.st_mode
+                temporary.chmod(0o600)  # what was private stays so while it is written
+    finally:
+        os.close(handle)
+    return stat.S_IMODE(permissions)
+
+
+def remove_leftovers(folder: Path, *, older_than: float = 3600.0, folders: bool = False) -> None:
+    """Remove temporary files, and folders on request, of processes killed more than `older_than` seconds ago."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                if not LEFTOVER.fullmatch(entry.name) or age < older_than:
+                    continue
+                if not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.path)
+                elif folders:
+                    shutil.rmtree(entry.path)
 
 
 @contextmanager
@@ -101,18 +140,36 @@ def file_crc(file: Path) -> int:
 
 
 def _flush(file: Path) -> None:
-    handle = os.open(file, os.O_RDONLY)
+    handle = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
 
 
-def _umask() -> int:
-    """A process can only read its umask by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
+def flush_all(place: Path) -> None:
+    """Write a file, or all files and names of a folder, to disk; but no hard links, whose content was there before."""
+    if not place.is_dir():
+        _flush(place)
+        return
+    for folder, _, names in os.walk(place):
+        for file in (Path(folder) / name for name in names):
+            if file.lstat().st_nlink == 1:
+                _flush(file)
+        flush_folder(Path(folder))
+
+
+def flush_folder(folder: Path) -> None:
+    """Write a folder's names to disk: without that, a power cut may take back a rename. Not possible on Windows."""
+    if os.name != "nt":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems know no such thing
+                raise
+        finally:
+            os.close(handle)
 
 
 def write_json(file: Path, content: Any) -> None:

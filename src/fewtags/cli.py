@@ -393,7 +393,7 @@ def predict(
 
     if sum(value is not None for value in (threshold, precision, recall)) > 1:
         raise UserError("--threshold, --precision and --recall each choose the thresholds; give one of them.")
-    writer = choose_writer(write, _reader_options(option), out, dry_run=dry_run)
+    writer = choose_writer(write, _reader_options(option), out, images, dry_run=dry_run)
     with cluster(ray, cpus=cpus, gpus=gpus):
         failed = write_predictions(
             run,

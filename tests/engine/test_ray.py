@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +112,32 @@ def test_more_than_any_machine_has_is_refused(two_workers, trained, patches):
         list(predict_files(load_model(trained), [patches.path(0)]))
 
 
+LISTENING = """
+import ipaddress, os, sys
+import psutil
+if sys.argv[1] == "imported before":
+    import ray
+from fewtags.engine.cluster import active_cluster, cluster
+with cluster("local"):
+    assert active_cluster().ray.get(active_cluster().task(lambda: os.getpid())()) != os.getpid()  # a worker listens too
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        for socket in process.net_connections("inet"):
+            if socket.status == psutil.CONN_LISTEN:
+                address = ipaddress.ip_address(socket.laddr.ip)
+                print(process.name(), getattr(address, "ipv4_mapped", None) or address)
+"""
+
+
+@pytest.mark.parametrize("when", ["imported before", "not imported"])
+def test_a_local_ray_cannot_be_reached_from_other_machines(when):
+    done = subprocess.run([sys.executable, "-c", LISTENING, when], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    listening = [line.rsplit(" ", 1) for line in done.stdout.splitlines()]
+    assert len(listening) >= 4  # gcs_server, raylet, worker, driver
+    assert {address for _, address in listening} == {"127.0.0.1"}, done.stdout
+
+
 def test_commands_take_the_cluster(two_workers, cli: Cli, trained, patches, tmp_path):
     alone = cli("predict", trained, patches.root, "-q")
     together = cli("predict", trained, patches.root, "-q", "--ray", "local")
@@ -135,8 +163,6 @@ def test_a_bench_on_ray_has_the_tables_of_one_machine(two_workers, cli: Cli, pat
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"fewtags\[ray\]"), cluster("local"):
         pass

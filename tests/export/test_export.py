@@ -128,6 +128,39 @@ def test_what_is_not_an_exported_model_is_said(content, tmp_path):
         ExportedTagger(file)
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"input": {"size": 10**9}}, "its images have a side of 1000000000"),
+        ({"input": {"size": 17}}, "its images have a side of 17"),
+        ({"input": {"size": float("inf")}}, "metadata is missing"),
+        ({"input": {"size": -5}}, "its images have a side of -5"),
+        ({"input": 5}, "metadata is missing"),
+        ({"categories": ["a", "b"], "thresholds": [0.5, 0.5]}, "outputs for 2 categories"),
+        ({"categories": ["a"] * 10**5, "thresholds": [0.5] * 10**5}, "outputs for 100,000 categories"),
+        ({"thresholds": [0.5]}, "the number of thresholds"),
+        ({"categories": 5}, "metadata is missing"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_metadata_that_disagree_with_the_model_are_one_sentence(changes, sentence, exported, tmp_path):
+    model = onnx.load(exported)
+    (entry,) = [entry for entry in model.metadata_props if entry.key == "fewtags"]
+    entry.value = json.dumps({**json.loads(entry.value), **changes})
+    onnx.save(model, tmp_path / "x.onnx")
+    with pytest.raises(UserError, match=rf"x\.onnx .*{sentence}"):
+        ExportedTagger(tmp_path / "x.onnx")
+
+
+def test_a_threshold_that_is_no_number_is_said(saved, exported, tmp_path):
+    model = onnx.load(exported)
+    (entry,) = [entry for entry in model.metadata_props if entry.key == "fewtags"]
+    entry.value = json.dumps({**json.loads(entry.value), "thresholds": [float("nan")] * len(saved.categories)})
+    onnx.save(model, tmp_path / "x.onnx")
+    with pytest.raises(UserError, match="a threshold is not a number"):
+        ExportedTagger(tmp_path / "x.onnx")
+
+
 def test_scores_by_names_can_be_exported(tmp_path):
     """They are part of `instant` where the backbone has ImageNet classes."""
     import onnxruntime

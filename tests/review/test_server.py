@@ -144,6 +144,15 @@ def test_a_full_disk_is_said_and_nothing_is_half_written(client, tmp_path):
     assert decide(client, answer(1, -1)).status_code == 200
 
 
+def test_a_second_copy_that_cannot_be_written_is_said_and_nothing_is_saved(client, tmp_path):
+    lines = tmp_path / "review" / "decisions.sqlite-sealed.jsonl"
+    lines.unlink()
+    lines.mkdir()
+    response = decide(client, answer(5, 1))
+    assert (response.status_code, "Nothing was saved" in response.json()["error"]) == (507, True)
+    assert list(client.store) == []
+
+
 def test_an_image_has_its_tags_and_the_evidence_for_one(client):
     found = client.get("/api/images/4").json()
     assert [tag["name"] for tag in found["tags"]] == ["cat", "dog", "sea"]
@@ -162,6 +171,56 @@ def test_a_forgotten_queue_and_wrong_requests_are_told_apart(client):
     assert decide(client, answer(5, 2)).status_code == 422
     assert decide(client, answer(500, 1)).status_code == 400
     assert decide(client).status_code == 422
+
+
+BAD_BODIES = (
+    '{"queue": "missing", "answers": [{"image": NaN, "tag": "dog", "label": 1}]}',
+    '{"queue": "missing", "answers": [{"image": Infinity, "tag": "dog", "label": 1}]}',
+    '{"queue": "missing", "answers": [{"image": 1e999, "tag": "dog", "label": 1}]}',
+    '{"queue": "missing", "answers": [{"image": 1, "tag": "dog", "label": NaN}]}',
+    '{"queue": "missing", "answers": [{"image": 1, "tag": "\\ud800", "label": 1}]}',
+    '{"queue": "\\udfff", "answers": [{"image": 1, "tag": "dog", "label": 1}]}',
+    '{"queue": "missing", "answers": [{"image": 1, "tag": "dog", "label": 1, "version": 9223372036854775808}]}',
+    '{"queue": "missing", "answers": [{"image": 1, "tag": "dog", "label": 1, "\\ud800": 1}]}',
+    '{"queue": "missing", "answers": ' + "[" * 500 + "]" * 500 + "}",
+    "[" * 100_000,
+    "NaN",
+    "",
+)
+
+
+@pytest.mark.parametrize("path", ["/api/decisions", "/api/undo"])
+@pytest.mark.parametrize("body", BAD_BODIES)
+def test_a_malformed_body_is_a_mistake_of_the_sender(client, path, body):
+    response = client.post(path, content=body, headers={"content-type": "application/json"})
+    assert response.status_code in (400, 422), response.text
+    assert list(client.store) == []
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64, 10**30, -1, "NaN", "1e3"])
+def test_a_number_out_of_range_is_a_mistake_of_the_sender(client, number):
+    assert client.get("/api/changes", params={"since": number}).status_code == 422
+    opened = client.get("/api/queues", params={"tag": "dog", "lowest": 0}).json()
+    assert client.get(f"/api/queues/{opened['id']}", params={"seen": number}).status_code == 422
+    assert client.get(f"/api/queues/{opened['id']}", params={"offset": number}).status_code == 422
+    assert client.get(f"/api/images/{number}").status_code in (404, 422)
+    for body in ({"step": number}, {"step": f"{number}"}):
+        assert client.post("/api/undo", json=body).status_code in (400, 422)
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 2**62, 10**6])
+def test_a_large_number_finds_nothing(client, number):
+    assert client.get("/api/changes", params={"since": number}).json()["labels"] == []
+    assert client.post("/api/undo", json={"step": number}).status_code == 400
+    opened = client.get("/api/queues", params={"tag": "dog", "lowest": 0}).json()
+    for params in ({"seen": number}, {"offset": number}):
+        assert client.get(f"/api/queues/{opened['id']}", params=params).status_code == 200
+
+
+def test_a_version_of_a_label_that_nobody_decided_is_refused(client):
+    response = decide(client, answer(5, 1, version=3))
+    assert (response.status_code, "has no version 3" in response.json()["error"]) == (400, True)
+    assert decide(client, answer(5, 1, version=0)).status_code == 200
 
 
 # --- pictures ---

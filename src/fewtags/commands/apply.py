@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import secrets
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fewtags.atomic import atomic_write, file_checksum
+from fewtags.atomic import atomic_write, file_checksum, flush_all, flush_folder, naming, remove_leftovers
 from fewtags.data.annotations import Annotations
 from fewtags.data.csv_cells import protected
 from fewtags.data.decisions import STATES, DecidedLabel, latest, read_decisions
@@ -28,11 +29,12 @@ from fewtags.engine.record import load_labels, load_run_config, load_run_data, n
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
 from fewtags.models.saved import read_object
-from fewtags.review.store import DecisionStore, decisions_file
+from fewtags.review.store import DecisionStore, decisions_file, has_decisions
 from fewtags.wording import plural
 
 SHOWN = 20  # changes printed
 EXAMPLES = 3  # printed of the changes in the source
+DAY = 86_400.0  # seconds; copying a large archive takes hours
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,16 @@ class Plan:
         if self.place.exists():
             raise UserError(f"{self.place} already exists; choose another path with --out.")
         self.place.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.place.with_name(f"{self.place.stem}.part{self.place.suffix}")
+        remove_leftovers(self.place.parent, older_than=DAY, folders=True)
+        # Readers of label files go by the suffix, and pass over hidden files.
+        temporary = self.place.with_name(f"fewtags-{secrets.token_hex(8)}.part{self.place.suffix}")
         try:
-            self.new.write(temporary, self.annotations)
-            check_rewritten(self.new, temporary, self.annotations, self.changes)
-            temporary.replace(self.place)
+            with naming(self.place, instead_of=temporary):
+                self.new.write(temporary, self.annotations)
+                check_rewritten(self.new, temporary, self.annotations, self.changes)
+                flush_all(temporary)
+                temporary.replace(self.place)
+                flush_folder(self.place.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True) if temporary.is_dir() else temporary.unlink(missing_ok=True)
         return f"{self.place}\nTrain with it: {self.command()}"
@@ -123,10 +130,9 @@ def decisions_of(run: Path) -> list[DecidedLabel]:
     """The current decisions: those the run was trained with, and those of its own review."""
     config = load_run_config(run)
     before = read_decisions(Path(config.data.decisions)) if config.data.decisions else []
-    file = decisions_file(run)
-    if not file.is_file():
+    if not has_decisions(run):
         return before
-    with DecisionStore(file, read_only=True) as store:
+    with DecisionStore(decisions_file(run), read_only=True) as store:
         own = [DecidedLabel(d.image, d.category, d.new, d.reviewer, d.decided_at, d.run) for d in store.standing()]
     return list(latest([*before, *own]).values())
 

@@ -24,7 +24,7 @@ from fewtags.discovery import UNDECIDED, Discovery, LabelTable, OpenRun, open_ru
 from fewtags.engine.model_outputs import model_outputs
 from fewtags.errors import UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT
-from fewtags.review.store import DecisionStore, decisions_file
+from fewtags.review.store import DecisionStore, decisions_file, has_decisions
 
 SHOWN = 20  # lines printed
 DECISIONS = {PRESENT: "present", ABSENT: "absent", 0: "unsure", UNDECIDED: ""}
@@ -78,10 +78,9 @@ def category(annotations: Annotations, name: str) -> int:
 
 def decisions_of(run: Path) -> dict[tuple[str, str], int]:
     """The decisions of `fewtags review`, if there are any."""
-    file = decisions_file(run)
-    if not file.is_file():
+    if not has_decisions(run):
         return {}
-    with DecisionStore(file, read_only=True) as store:
+    with DecisionStore(decisions_file(run), read_only=True) as store:
         return store.labels()
 
 

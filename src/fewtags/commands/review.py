@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fewtags.errors import MissingExtra, UserError
+from fewtags.wording import plural
 
 FIRST_PORT = 8321  # then the next free one
 
@@ -51,6 +52,12 @@ def review(
         print(
             "fewtags: Warning: the images or labels have changed since this run was trained. The page shows the "
             "current ones.",
+            file=sys.stderr,
+        )
+    if restored := opened.session.store.restored:
+        print(
+            f"fewtags: Warning: {plural(len(restored), 'decision')} had been lost from the file of decisions, and "
+            "were put back from its second copy.",
             file=sys.stderr,
         )
     if not address.loopback:

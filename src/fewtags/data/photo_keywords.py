@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ class BadKeywords(Exception):
 def sidecars(image: Path) -> list[Path]:
     """`a.jpg.xmp` (digiKam, darktable) and `a.xmp` (Lightroom, Bridge), if they exist."""
     names = (image.name + ".xmp", image.stem + ".xmp", image.name + ".XMP", image.stem + ".XMP")
-    return [file for file in map(image.with_name, dict.fromkeys(names)) if file.is_file()]
+    return [file for file in map(image.with_name, dict.fromkeys(names)) if os.path.isfile(file)]  # False if too long
 
 
 def read_sidecar(file: Path) -> Keywords:

@@ -12,11 +12,13 @@ from pydantic import Field, model_validator
 from fewtags.data.images import open_resized
 from fewtags.settings import Settings
 
+LARGEST_SIDE = 4096  # a batch of eight is half a gigabyte before the first layer
+
 
 class InputConfig(Settings):
-    size: int = Field(224, ge=16)
+    size: int = Field(224, ge=16, le=LARGEST_SIDE)
     """Side of the square image that the backbone sees; 448 in the paper."""
-    resize: int | None = Field(None, ge=1)
+    resize: int | None = Field(None, ge=1, le=2 * LARGEST_SIDE)
     """Side images are first resized to, aspect ratio not kept; default: size * 8/7 (512 for 448)."""
     crops: list[int] | None = None
     """Crop sides, one drawn per training image; default: resize * 1, 7/8, 6/8, 5/8, 4/8 as in the paper."""

@@ -3,15 +3,18 @@
     with cluster("auto"):
         train(config, folder)  # the frozen stages' features are computed by the cluster
 
-"local" starts Ray on this machine, "auto" joins the cluster this machine is part of, anything else is an address.
+"local" starts Ray on this machine, closed to all others; "auto" joins the cluster this machine is part of; anything
+else is an address.
 """
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Any, TypeVar
 
 from fewtags.errors import MissingExtra, RunFailed, UserError
@@ -117,12 +120,44 @@ def import_ray() -> Any:
 
 
 def connect(ray: Any, address: str) -> None:
-    quiet = {"include_dashboard": False} if address == "local" else {}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="error", **quiet)
+        if address == "local":
+            start_on_loopback(ray)
+        else:
+            ray.init(address=address, log_to_driver=False, logging_level="error")
     except (ConnectionError, ValueError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0]
         raise UserError(
             f"There is no Ray cluster at '{address}' ({first[:200]}). Start one with `ray start --head`, or use "
             "--ray local for this machine only."
         ) from error
+
+
+def start_on_loopback(ray: Any) -> None:
+    """Ray's services have no password and run what they are told, so other machines must not reach them."""
+    with without_a_cluster():
+        ray.init(address="local", log_to_driver=False, logging_level="error", include_dashboard=False)
+    if not ip_address(ray.util.get_node_ip_address()).is_loopback:
+        ray.shutdown()
+        raise RunFailed(
+            f"Ray {ray.__version__} would listen to other machines; use another version of Ray, or start a cluster "
+            "yourself with `ray start --head` and give its address."
+        )
+
+
+@contextmanager
+def without_a_cluster() -> Iterator[None]:
+    """Ray replaces a loopback address by a public one unless it is told that no other machine will join. It reads
+    this on import, and again in each of its processes. It also sends statistics of its use unless told not to."""
+    from ray._private import ray_constants
+
+    told = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    before, enabled = {name: os.environ.get(name) for name in told}, ray_constants.ENABLE_RAY_CLUSTER
+    os.environ.update(told)
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = enabled
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import numpy as np
 
 from fewtags.data.images import BadImage, open_resized
 from fewtags.data.prefetch import default_workers
+from fewtags.data.preprocess import LARGEST_SIDE
 from fewtags.engine.predictions import Prediction, name_of, prediction_of
 from fewtags.errors import MissingExtra, UserError
+from fewtags.wording import plural
 
 METADATA = "fewtags"  # key of the model's metadata, which holds everything about it as JSON
 SUFFIXES = (".onnx", ".xml")
@@ -32,17 +35,32 @@ class ExportedTagger:
         self.file = Path(file)
         if not self.file.is_file():
             raise UserError(f"{self.file} does not exist.")
-        self._run, about = _open_openvino(self.file) if self.file.suffix == ".xml" else _open_onnx(self.file)
+        opened = _open_openvino(self.file) if self.file.suffix == ".xml" else _open_onnx(self.file)
+        self._run = opened.run
         try:
-            content = json.loads(about)
+            content = json.loads(opened.about)
             self.categories: list[str] = [str(name) for name in content["categories"]]
             self.thresholds = np.array([float(value) for value in content["thresholds"]])
             self.size = int(content["input"]["size"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise UserError(f"{self.file} was not written by `fewtags export`: its metadata is missing.") from error
-        if len(self.thresholds) != len(self.categories):
-            raise UserError(f"{self.file} is damaged: the number of thresholds does not match the categories.")
+        if wrong := self._disagreement(opened):
+            raise UserError(f"{self.file} is damaged: {wrong}.")
         self.about: dict[str, Any] = content
+
+    def _disagreement(self, opened: Opened) -> str:
+        """What the metadata says and the model does not, before anything of that size is made; '' if nothing."""
+        if len(self.thresholds) != len(self.categories):
+            return "the number of thresholds does not match the categories"
+        if np.isnan(self.thresholds).any():
+            return "a threshold is not a number"
+        if opened.outputs not in (None, len(self.categories)):
+            return (
+                f"the model has {opened.outputs} outputs for {plural(len(self.categories), 'category', 'categories')}"
+            )
+        if not 1 <= self.size <= LARGEST_SIDE or opened.side not in (None, self.size):
+            return f"its images have a side of {self.size}, the model's {opened.side or f'1 to {LARGEST_SIDE}'}"
+        return ""
 
     def probabilities(self, pixels: np.ndarray) -> np.ndarray:
         """[N, C] from RGB pixels [N, 3, size, size] as bytes, or as numbers from 0 to 1."""
@@ -77,7 +95,15 @@ class ExportedTagger:
                 yield prediction_of(name_of(file, 0), next(rows), "")
 
 
-def _open_onnx(file: Path) -> tuple[Any, str]:
+@dataclass(frozen=True)
+class Opened:
+    run: Callable[[np.ndarray], np.ndarray]
+    about: str  # the metadata
+    side: int | None  # of the images it takes, if it takes one size only
+    outputs: int | None  # numbers for each image, if that is known
+
+
+def _open_onnx(file: Path) -> Opened:
     try:
         import onnxruntime
     except ImportError:
@@ -89,11 +115,16 @@ def _open_onnx(file: Path) -> tuple[Any, str]:
     except Exception as error:  # the runtime raises its own exceptions for damaged files
         raise UserError(f"{file} is not a readable ONNX model ({str(error).splitlines()[0][:150]}).") from error
     about = session.get_modelmeta().custom_metadata_map.get(METADATA, "")
-    name = session.get_inputs()[0].name
-    return lambda pixels: session.run(None, {name: pixels})[0], about
+    images, outputs = session.get_inputs()[0], session.get_outputs()[0]
+
+    def run(pixels: np.ndarray) -> np.ndarray:
+        found: np.ndarray = session.run(None, {images.name: pixels})[0]
+        return found
+
+    return Opened(run, about, _fixed(images.shape), _fixed(outputs.shape))
 
 
-def _open_openvino(file: Path) -> tuple[Any, str]:
+def _open_openvino(file: Path) -> Opened:
     try:
         import openvino
     except ImportError:
@@ -104,4 +135,18 @@ def _open_openvino(file: Path) -> tuple[Any, str]:
         compiled = openvino.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     except RuntimeError as error:
         raise UserError(f"{file} is not a readable OpenVINO model ({str(error).splitlines()[0][:150]}).") from error
-    return lambda pixels: compiled(pixels)[0], about
+    shapes = [
+        [axis.get_length() if axis.is_static else None for axis in place.partial_shape]
+        for place in (model.inputs[0], model.outputs[0])
+    ]
+
+    def run(pixels: np.ndarray) -> np.ndarray:
+        found: np.ndarray = compiled(pixels)[0]
+        return found
+
+    return Opened(run, about, _fixed(shapes[0]), _fixed(shapes[1]))
+
+
+def _fixed(shape: Sequence[Any]) -> int | None:
+    """The length of the last axis; None if it is not fixed."""
+    return shape[-1] if shape and isinstance(shape[-1], int) else None

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fewtags import distributed
-from fewtags.atomic import atomic_write, write_json
+from fewtags.atomic import atomic_write, remove_leftovers, write_json
 from fewtags.config import RunConfig
 from fewtags.contract import Batch, Progress, StepResult
 from fewtags.data.prepare import RunData, prepare_data
@@ -101,6 +101,8 @@ def alone_in(folder: Path) -> Iterator[None]:
         if distributed.is_main():
             try:
                 locks.enter_context(only_process_in(folder, "fewtags train"))
+                for place in (folder, RunFolder(folder).last.parent, RunFolder(folder).model):
+                    remove_leftovers(place, older_than=60)
             except UserError as error:
                 refused = error
         if distributed.anywhere(refused is not None):

@@ -39,7 +39,7 @@ class ModelConfig(Settings):
     weights, with dilated convolutions in the last stage. Not every timm model supports it."""
     train_from: str = "auto"
     """First trainable stage ("layer4" in the paper), "all", or "head" (backbone frozen); auto: head if pretrained."""
-    pool: int = Field(1, ge=1)
+    pool: int = Field(1, ge=1, le=64)
     """Average pooling of the feature map before the head; 2 in the paper (14x14 to 7x7)."""
     width: int = Field(0, ge=0)
     """Channels of a 1x1 convolution after the backbone; 0 keeps the backbone's, 1024 in the paper."""

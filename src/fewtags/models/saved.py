@@ -13,7 +13,8 @@ training, so a model outlives both. Format 1 (`tagger.json`, `instant.safetensor
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +35,7 @@ from fewtags.models.classifier import Classifier
 from fewtags.models.heads import head_class
 from fewtags.models.model_card import model_card
 from fewtags.models.tensor_files import MODEL_FOLDER, WEIGHTS, first_line
+from fewtags.models.weight_sizes import Shapes, check_sizes, weight_shapes
 from fewtags.renamed import current_names
 from fewtags.settings import Settings
 
@@ -59,7 +61,8 @@ class SavedModel:
 
     @property
     def method(self) -> str:
-        return str(self.training.get("method", {}).get("name", "unknown"))
+        method = self.training.get("method")
+        return str(method.get("name", "unknown")) if isinstance(method, Mapping) else "unknown"
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -151,17 +154,17 @@ def _load_format_2(folder: Path) -> SavedModel:
         raise UserError(
             f"{folder / CONFIG} has format {about.get('format')!r}; this version of fewtags reads 1 and {FORMAT}."
         )
-    try:
+    with damage_of(folder / LABELS):
         categories, thresholds = names_and_thresholds(labels["categories"], labels["thresholds"])
-        head = dict(about["head"])
-        saved = _build(about["model"], about["input"], head.pop("name"), head, categories, about["word_vectors"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(folder / CONFIG) from error
     file = folder / WEIGHTS
     if not file.is_file() or file_checksum(file) != about.get("weights_sha256"):
         raise UserError(f"{file} is missing or damaged (its checksum does not match {CONFIG}).")
-    load_weights(saved, load_file(file), file)
-    training, data, quality = (dict(about.get(name) or {}) for name in ("training", "data", "quality"))
+    shapes = weight_shapes(file)
+    with damage_of(folder / CONFIG):
+        training, data, quality = (dict(about.get(name) or {}) for name in ("training", "data", "quality"))
+        head, words = dict(about["head"]), about["word_vectors"]
+        saved = _build(about["model"], about["input"], head.pop("name"), head, categories, words, shapes, file)
+    load_weights(saved, read_weights(file), file)
     return replace(saved, thresholds=thresholds, training=current_names(training), data=data, quality=quality)
 
 
@@ -170,20 +173,19 @@ def _load_format_1(folder: Path) -> SavedModel:
     about = read_object(folder / "tagger.json")
     if about.get("format") != 1:
         raise UserError(f"{folder / 'tagger.json'} has format {about.get('format')!r}; it should be 1.")
-    try:
-        categories, thresholds = names_and_thresholds(about["categories"], about["thresholds"])
-        config = about["config"]
-        head = dict(config["head"])
-        saved = _build(config["model"], config["input"], head.pop("name"), head, categories, about["word_vectors"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(folder / "tagger.json") from error
     file, sums = folder / "model.safetensors", folder / "instant.safetensors"
-    try:
-        state = load_file(file)
-        if saved.head_name == "closed_form":
-            state = closed_form_of_format_1(state, load_file(sums) if sums.is_file() else {})
-    except Exception as error:
-        raise UserError(f"{file} or {sums.name} is missing or damaged ({first_line(error)}).") from error
+    shapes = {**weight_shapes(file), **(weight_shapes(sums) if sums.is_file() else {})}
+    with damage_of(folder / "tagger.json"):
+        categories, thresholds = names_and_thresholds(about["categories"], about["thresholds"])
+        config = dict(about["config"])
+        head, words = dict(config["head"]), about["word_vectors"]
+        saved = _build(config["model"], config["input"], head.pop("name"), head, categories, words, shapes, file)
+    state = read_weights(file)
+    if saved.head_name == "closed_form":
+        try:
+            state = closed_form_of_format_1(state, read_weights(sums) if sums.is_file() else {})
+        except KeyError as error:
+            raise UserError(f"{file} or {sums.name} is missing or damaged ({first_line(error)}).") from error
     load_weights(saved, state, file, strict=False)
     return replace(saved, thresholds=thresholds, training=current_names(config))
 
@@ -213,8 +215,27 @@ def read_object(file: Path) -> dict[str, Any]:
     return content
 
 
+def read_weights(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except Exception as error:  # safetensors has its own exceptions
+        raise UserError(f"{file} is missing or damaged ({first_line(error)}).") from error
+
+
 def damaged(file: Path) -> UserError:
     return UserError(f"{file} is damaged or not written by fewtags.")
+
+
+@contextmanager
+def damage_of(file: Path) -> Iterator[None]:
+    """Whatever the content of the file leads to within the block is said as one sentence about it: building a model
+    from settings that make no sense may raise anything."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise damaged(file) from error
 
 
 def names_and_thresholds(categories: Any, thresholds: Any) -> tuple[list[str], np.ndarray]:
@@ -223,19 +244,31 @@ def names_and_thresholds(categories: Any, thresholds: Any) -> tuple[list[str], n
     values = np.array([float(threshold) for threshold in thresholds])
     if len(values) != len(categories):
         raise ValueError("there should be one threshold per category")
+    if np.isnan(values).any():
+        raise ValueError("thresholds should be numbers")
     return categories, values
 
 
 def _build(
-    model: Any, input: Any, head_name: Any, head: dict[str, Any], categories: list[str], word_vectors: Any
+    model: Any,
+    input: Any,
+    head_name: Any,
+    head: dict[str, Any],
+    categories: list[str],
+    word_vectors: Any,
+    shapes: Shapes,
+    file: Path,
 ) -> SavedModel:
-    """The model with random weights and thresholds of one half."""
+    """The model with random weights and thresholds of one half, if the weights in `file` have its size."""
     model_config, input_config = part(ModelConfig, model), part(InputConfig, input)
     head_config = part(head_class(str(head_name)).Config, head)
+    dim, learned = (0, False) if word_vectors is None else (int(word_vectors[0]), bool(word_vectors[1]))
+    lengths = {f"head.{name}": value for name, value in head_config.model_dump().items()}
+    lengths |= {"model.width": model_config.width, "word_vectors": dim, "categories": len(categories)}
+    check_sizes(lengths, model_config.backbone, shapes, file)
     words = None
     if word_vectors is not None:
-        dim, learned = word_vectors
-        words = WordVectors(torch.zeros(len(categories), int(dim)), "the saved model", bool(learned))
+        words = WordVectors(torch.zeros(len(categories), dim), "the saved model", learned)
     classifier = build_classifier(
         model_config, input_config.size, str(head_name), head_config, len(categories), words, load_weights=False
     )

@@ -21,7 +21,7 @@ from fewtags.review.features import unit_features
 from fewtags.review.heat_maps import HeatMaps
 from fewtags.review.pictures import Pictures
 from fewtags.review.session import ReviewSession
-from fewtags.review.store import DecisionStore, decisions_file
+from fewtags.review.store import DecisionStore, decisions_file, has_decisions
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
     readable = np.ones(len(annotations), dtype=bool)
     readable[list(unreadable)] = False
     file = decisions_file(run)
-    store = DecisionStore(file if file.is_file() or not read_only else None, read_only=read_only)
+    store = DecisionStore(file if has_decisions(run) or not read_only else None, read_only=read_only)
     pictures = Pictures(annotations, cache_root(config.cache).parent / "thumbnails")
     name = run.resolve().name
     names, named = scores_from_names(saved, features)

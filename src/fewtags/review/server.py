@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.staticfiles import StaticFiles
@@ -45,12 +46,15 @@ SAMPLE = 24  # images shown before a bulk decision
 KEEP_PICTURE = {"cache-control": "private, max-age=3600"}
 
 
+Number = Annotated[int, Field(ge=0, lt=2**63)]  # what SQLite and NumPy can count
+
+
 class AnswerBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    image: int
+    image: Number
     tag: str
     label: Literal[-1, 0, 1]
-    version: int | None = None
+    version: Number | None = None
 
 
 class DecisionsBody(BaseModel):
@@ -61,7 +65,7 @@ class DecisionsBody(BaseModel):
 
 class UndoBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    step: int | None = None
+    step: Number | None = None
 
 
 class ViewQuery(BaseModel):
@@ -141,9 +145,9 @@ def make_app(
     @app.get("/api/queues/{name}")
     def get_window(
         name: str,
-        offset: Annotated[int, Query(ge=0)] = 0,
+        offset: Annotated[Number, Query()] = 0,
         limit: Annotated[int, Query(ge=0, le=500)] = 60,
-        seen: Annotated[int, Query(ge=0)] = 0,
+        seen: Annotated[Number, Query()] = 0,
     ) -> Response:
         live = queues.get(name)
         if live is None:
@@ -179,7 +183,7 @@ def make_app(
         return step_json(session, session.undo(body.step))
 
     @app.get("/api/changes")
-    def get_changes(since: Annotated[int, Query(ge=0)]) -> dict[str, Any]:
+    def get_changes(since: Annotated[Number, Query()]) -> dict[str, Any]:
         session.refresh()
         return {"last_id": session.last_id, "labels": labels_json(session, session.store.since(since))}
 
@@ -234,7 +238,14 @@ def make_app(
     def on_mistake(request: Request, error: UserError) -> Response:
         status = 404 if isinstance(error, NotShown | BadImage) else 400
         message = error.reason if isinstance(error, BadImage) else str(error)  # do not reveal the path
-        return JSONResponse({"error": message}, status)
+        return JSONResponse({"error": sendable(message)}, status)
+
+    @app.exception_handler(RequestValidationError)
+    def on_malformed(request: Request, error: RequestValidationError) -> Response:
+        """What was sent is not sent back: JSON has no NaN, and UTF-8 no halves of characters."""
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        return JSONResponse({"error": sendable(f"{place}: {first['msg']}.")}, 422)
 
     @app.exception_handler(sqlite3.Error)
     def on_unwritten(request: Request, error: sqlite3.Error) -> Response:
@@ -248,6 +259,11 @@ def make_app(
 
     app.add_middleware(Guard, address=address, token=token, read_only=read_only)
     return app
+
+
+def sendable(text: str) -> str:
+    """Text that can be encoded: a request may contain half of a character."""
+    return text.encode("utf-8", errors="replace").decode()
 
 
 def check_row(session: ReviewSession, row: int) -> None:

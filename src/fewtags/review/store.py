@@ -13,15 +13,21 @@ undone as a whole. `append` returns once the rows are durable.
 
 The `version` of a label is the id of the last row about it, 0 if there is none. Callers pass the version they
 saw; if somebody else decided in between, nothing is written and `Conflict` says what they did.
+
+Rows are sealed and kept twice (`seals.py`): opening the file says which decisions are missing, or puts them back.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
+import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,8 +35,13 @@ from types import TracebackType
 
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import UserError
+from fewtags.review.seals import NO_SEAL, BrokenSeal, SealedLines, check_chain, sealed
+from fewtags.wording import plural
 
-SCHEMA = 1
+SCHEMA = 2
+UNSEALED = 1  # the schema before: without seals
+PATIENCE = 3.0  # seconds a reader waits for a decision that is being written
+SHOWN = 3  # missing decisions named
 Label = tuple[str, str]  # image, category
 
 TABLE = """
@@ -50,6 +61,7 @@ CREATE TABLE decisions (
 );
 CREATE INDEX decisions_label ON decisions (image, category);
 CREATE INDEX decisions_step ON decisions (step);
+CREATE TABLE seals (id INTEGER PRIMARY KEY REFERENCES decisions (id), seal TEXT NOT NULL);
 CREATE TRIGGER decisions_stay BEFORE UPDATE ON decisions BEGIN SELECT RAISE(ABORT, 'decisions are never changed'); END;
 CREATE TRIGGER decisions_keep BEFORE DELETE ON decisions BEGIN SELECT RAISE(ABORT, 'decisions are never deleted'); END;
 """
@@ -91,6 +103,10 @@ class Decision:
         return self.image, self.category
 
 
+NAMES = ", ".join(f"d.{field.name}" for field in fields(Decision))
+INSERT = f"INSERT INTO decisions VALUES ({', '.join('?' * len(fields(Decision)))})"
+
+
 @dataclass(frozen=True)
 class Counts:
     """How many labels are decided, and how."""
@@ -121,52 +137,164 @@ def decisions_file(run: Path) -> Path:
     return RunFolder(Path(run)).review / "decisions.sqlite"
 
 
+def has_decisions(run: Path) -> bool:
+    """Has it been reviewed? Also if the file is gone and only its second copy is left."""
+    file = decisions_file(run)
+    return file.is_file() or SealedLines.beside(file).exists()
+
+
 class DecisionStore:
     def __init__(self, file: Path | None, *, read_only: bool = False):
         """Open or create the file; `read_only` requires an existing one and never writes. None: in memory."""
         self.file, self.read_only = file, read_only and file is not None
+        self.restored: list[Decision] = []  # what the file had lost, and has again
+        self._lines = None if file is None else SealedLines.beside(Path(file))
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
         self._lock = threading.RLock()  # one connection for all threads, one transaction at a time
-        place = ":memory:" if file is None else self._place(Path(file))
         try:
-            self._connection = sqlite3.connect(place, uri=True, check_same_thread=False, isolation_level=None)
-            self._prepare()
+            self._open(":memory:" if file is None else self._place(Path(file)))
         except (
             sqlite3.DatabaseError,
+            BrokenSeal,
             UnicodeDecodeError,
         ) as error:  # the latter of damaged bytes in SQLite's message
             raise self._unusable(str(error)) from error
 
+    def _open(self, place: str) -> None:
+        self._connection = sqlite3.connect(place, uri=True, check_same_thread=False, isolation_level=None)
+        try:
+            self._prepare()
+        except sqlite3.OperationalError:
+            if (
+                self.file is None
+                or not self.read_only
+                or self._copy is not None
+                or os.access(self.file.parent, os.W_OK)
+            ):
+                raise
+            self._open(self._copied(self.file))
+
+    def _copied(self, file: Path) -> str:
+        """A copy elsewhere: SQLite needs to write files next to the database to read it, which a read-only disk
+        prevents. Without its -wal file the last decisions would be missing."""
+        self._copy = tempfile.TemporaryDirectory(prefix="fewtags-decisions-")
+        for name in (file.name, f"{file.name}-wal"):
+            if file.with_name(name).is_file():
+                shutil.copyfile(file.with_name(name), Path(self._copy.name) / name)
+        return f"{(Path(self._copy.name) / file.name).as_uri()}?mode=ro"
+
     def _unusable(self, why: str) -> UserError:
         why = " ".join(why.split())
-        return UserError(
-            f"{self.file} cannot be used as a file of decisions: {why}. Put back a copy of it, or save what "
-            f"can be saved with: sqlite3 {self.file} .recover"
+        found = [] if self._lines is None or not self._lines.exists() else self._lines.after(0, NO_SEAL)
+        rescue = (
+            f"{plural(len(found), 'decision')} can be read from {self._lines.file}: move {self.file} away, with its "
+            "-wal and -shm files, and open the review again"
+            if found and self._lines is not None
+            else f"Put back a copy of it, or save what can be saved with: sqlite3 {self.file} .recover"
         )
+        return UserError(f"{self.file} cannot be used as a file of decisions: {why}. {rescue}")
 
     def _place(self, file: Path) -> str:
-        if self.read_only and not file.is_file():
+        there = file.is_file()
+        if self.read_only and not there:
+            if SealedLines.beside(file).exists():
+                raise self._unusable("it is missing")
             raise UserError(f"{file} does not exist: this run has not been reviewed yet.")
+        if there and file.stat().st_size == 0 and not SealedLines.beside(file).exists():
+            raise UserError(f"{file} is empty, and so has lost its decisions; put back a copy of it, or remove it.")
         if not self.read_only:
             file.parent.mkdir(parents=True, exist_ok=True)
         return f"{file.absolute().as_uri()}?mode={'ro' if self.read_only else 'rwc'}"
 
     def _prepare(self) -> None:
         self._connection.execute("PRAGMA busy_timeout = 10000")
-        if not self.read_only:
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = FULL")  # a commit returns once it is on disk
-            with self._transaction():
-                if not self._schema():
-                    for statement in TABLE.split(";\n"):
-                        self._connection.execute(statement)
-                    self._connection.execute(f"PRAGMA user_version = {SCHEMA}")
-        if self._schema() != SCHEMA:
+        if self.read_only:
+            self._check_complete()
+            return
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = FULL")  # a commit returns once it is on disk
+        with self._transaction():
+            if not self._schema():
+                self._create()
+            elif self._schema() == UNSEALED:
+                self._seal_all()
+            self._restore(*self._check())
+
+    def _create(self) -> None:
+        if self._lines is not None and not self._lines.exists():
+            self._lines.rewrite([])  # before the database: an empty database alone has lost something
+        for statement in TABLE.split(";\n"):
+            self._connection.execute(statement)
+        self._connection.execute(f"PRAGMA user_version = {SCHEMA}")
+
+    def _seal_all(self) -> None:
+        """Decisions of an earlier version are sealed as they are."""
+        self._connection.execute(next(part for part in TABLE.split(";\n") if "TABLE seals" in part))
+        rows = sealed(map(astuple, self))
+        self._connection.executemany("INSERT INTO seals VALUES (?, ?)", [(row[0], seal) for row, seal in rows])
+        if self._lines is not None:
+            self._lines.rewrite(rows)
+        self._connection.execute(f"PRAGMA user_version = {SCHEMA}")
+
+    def _check(self) -> tuple[int, str]:
+        """The number of decisions and the last seal, if every decision is there and as it was written."""
+        if not self._schema():
+            raise BrokenSeal("it is empty")
+        if self._schema() not in (SCHEMA, UNSEALED):
             raise UserError(f"{self.file} has schema {self._schema()}; this version of fewtags reads {SCHEMA}.")
-        found = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]  # 0.1 s for a million rows
+        found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]  # 1 s for a million rows
         if found != "ok":
-            raise self._unusable(str(found))
-        self._connection.execute(
-            "SELECT " + ", ".join(field.name for field in fields(Decision)) + " FROM decisions LIMIT 1"
+            raise BrokenSeal(str(found))
+        if self._schema() == UNSEALED:
+            return len(list(self)), NO_SEAL
+        rows = self._connection.execute(
+            f"SELECT {NAMES}, (SELECT seal FROM seals s WHERE s.id = d.id) FROM decisions d ORDER BY id"
+        )
+        number, last = check_chain((row[:-1], row[-1]) for row in rows)
+        seals = int(self._connection.execute("SELECT COALESCE(MAX(id), 0) FROM seals").fetchone()[0])
+        if seals > number:
+            raise BrokenSeal(f"decisions {number + 1} to {seals} are missing ({number} before them are there)")
+        return number, last
+
+    def _restore(self, number: int, last: str) -> None:
+        """Put back decisions that only the second copy has."""
+        if self._lines is None:
+            return
+        if not self._lines.exists():
+            self._lines.rewrite(sealed(map(astuple, self)))
+        elif (wanted := self._lines.last_number()) > number:
+            missing = self._lines.after(number, last)
+            self._connection.executemany(INSERT, [row for row, _ in missing])
+            self._connection.executemany("INSERT INTO seals VALUES (?, ?)", [(row[0], seal) for row, seal in missing])
+            self.restored = [Decision(*row) for row, _ in missing]
+            if number + len(missing) < wanted:
+                raise self._missing(number + len(missing), wanted)
+
+    def _check_complete(self) -> None:
+        """For a reader, which cannot put anything back. A decision that is just being written is waited for."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            wanted = self._lines.last_number() if self._lines is not None and self._lines.exists() else 0
+            number, _ = self._check()
+            if self._schema() == UNSEALED or wanted <= number:
+                return
+            if time.monotonic() > until:
+                raise self._missing(number, wanted)
+            time.sleep(0.05)
+
+    def _missing(self, number: int, wanted: int) -> UserError:
+        assert self._lines is not None
+        rows = [Decision(*row) for row, _ in self._lines.after(0, NO_SEAL)[number:]]
+        names = "; ".join(f"'{row.category}' of {row.image}" for row in rows[:SHOWN])
+        which = f" ({names}{'; …' if len(rows) > SHOWN else ''})" if rows else ""
+        what = (
+            "Open the review once without --read-only, which puts them back"
+            if len(rows) == wanted - number
+            else f"Put back a copy of it, or remove {self._lines.file} to continue without them"
+        )
+        return UserError(
+            f"{self.file} has {plural(number, 'decision')}, but {wanted:,} were saved: number {number + 1:,} to "
+            f"{wanted:,} are missing{which}. {what}."
         )
 
     def _schema(self) -> int:
@@ -177,10 +305,14 @@ class DecisionStore:
         """A transaction: exclusive across threads and processes, all or nothing."""
         with self._lock:
             self._connection.execute("BEGIN IMMEDIATE")
+            self._appended: tuple[int, int] | None = None
             try:
                 yield
                 self._connection.execute("COMMIT")
             except BaseException:
+                if self._appended is not None and self._lines is not None:
+                    with suppress(OSError):
+                        self._lines.take_back(*self._appended)
                 if self._connection.in_transaction:  # a full disk has already ended it
                     self._connection.execute("ROLLBACK")
                 raise
@@ -188,6 +320,8 @@ class DecisionStore:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+        if self._copy is not None:
+            self._copy.cleanup()
 
     def __enter__(self) -> DecisionStore:
         return self
@@ -204,6 +338,9 @@ class DecisionStore:
             others = [last for draft, last in seen if last is not None and last.id != draft.version]
             if others:
                 raise Conflict(others)
+            for draft, last in seen:
+                if last is None and draft.version:
+                    raise UserError(f"'{draft.category}' of {draft.image} has no version {draft.version}: it is new.")
             first, now = self._next_id(), _now()
             rows = [
                 Decision(
@@ -255,8 +392,15 @@ class DecisionStore:
         return int(self._connection.execute("SELECT COALESCE(MAX(id), 0) + 1 FROM decisions").fetchone()[0])
 
     def _insert(self, rows: Sequence[Decision]) -> None:
-        marks = ", ".join("?" * len(fields(Decision)))
-        self._connection.executemany(f"INSERT INTO decisions VALUES ({marks})", map(astuple, rows))
+        before = self._connection.execute("SELECT seal FROM seals ORDER BY id DESC LIMIT 1").fetchone()
+        new = sealed(map(astuple, rows), NO_SEAL if before is None else before[0])
+        self._connection.executemany(INSERT, [row for row, _ in new])
+        self._connection.executemany("INSERT INTO seals VALUES (?, ?)", [(row[0], seal) for row, seal in new])
+        if self._lines is not None:
+            try:
+                self._appended = self._lines.append(new)
+            except OSError as error:  # callers need not know that there are two files
+                raise sqlite3.OperationalError(f"{self._lines.file}: {error.strerror}") from error
 
     # --- reading ---
 
@@ -312,10 +456,9 @@ class DecisionStore:
         return rows[0] if rows else None
 
     def _select(self, rest: str, values: Sequence[object] = ()) -> list[Decision]:
-        names = ", ".join(f"d.{field.name}" for field in fields(Decision))
         with self._lock:
             return [
-                Decision(*row) for row in self._connection.execute(f"SELECT {names} FROM decisions d {rest}", values)
+                Decision(*row) for row in self._connection.execute(f"SELECT {NAMES} FROM decisions d {rest}", values)
             ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 from collections.abc import Iterator
 from itertools import islice
@@ -59,7 +60,7 @@ def detects_booru(path: Path) -> bool:
 
 def json_sidecar(image: Path) -> Path | None:
     names = (image.stem + ".json", image.name + ".json", f".{image.stem}_meta.json", image.stem + "-danbooru.json")
-    return next((file for file in map(image.with_name, names) if file.is_file()), None)
+    return next((file for file in map(image.with_name, names) if os.path.isfile(file)), None)
 
 
 def read_booru(path: Path, options: BooruOptions, images: Path | None) -> Annotations:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from fewtags.data.annotations import Annotations, Finding
@@ -28,7 +29,7 @@ def detects_sidecar(path: Path) -> bool:
 def sidecar(image: Path) -> Path:
     """`cat.jpg` -> `cat.jpg.txt` if it exists, else `cat.txt`."""
     longer = image.with_name(image.name + ".txt")
-    return longer if longer.is_file() else image.with_suffix(".txt")
+    return longer if os.path.isfile(longer) else image.with_suffix(".txt")  # False if the name is too long
 
 
 def read_sidecar(path: Path, options: SidecarOptions, images: Path | None) -> Annotations:

@@ -35,6 +35,25 @@ def read_text(file: Path, most: int | None = None) -> tuple[str, str]:
         return data.decode("latin-1"), "decoded as Latin-1, as it is not UTF-8"
 
 
+def decoded(file: Path) -> tuple[str, str, bytes]:
+    """Text, encoding and byte order mark of a file, so that it can be written back the same way."""
+    data = read_bytes(file)
+    for mark, encoding in ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"), (b"\xef\xbb\xbf", "utf-8")):
+        if data.startswith(mark):
+            return data[len(mark) :].decode(encoding, errors="replace"), encoding, mark
+    try:
+        return data.decode("utf-8"), "utf-8", b""
+    except UnicodeDecodeError:
+        return data.decode("latin-1"), "latin-1", b""
+
+
+def line_end_of(text: str) -> str:
+    """The one that most of its lines have; a plain line feed if it has one line."""
+    crlf = text.count("\r\n")
+    counts = {"\n": text.count("\n") - crlf, "\r\n": crlf, "\r": text.count("\r") - crlf}
+    return max(counts, key=lambda end: counts[end])
+
+
 def read_head(file: Path, num_bytes: int = HEAD) -> str:
     """The first bytes as text, '' if unreadable: detection never fails."""
     try:

@@ -119,8 +119,10 @@ class Rewritten:
         if isinstance(self.content, Annotations):
             self.content.save(place)
         elif isinstance(self.content, bytes):
-            place.write_bytes(self.content)
+            with place.open("xb") as out:
+                out.write(self.content)
         else:
+            place.mkdir(parents=True)
             for name, content in self.content.items():
                 (place / name).parent.mkdir(parents=True, exist_ok=True)
                 (place / name).write_bytes(content)
@@ -136,9 +138,10 @@ class Rewritten:
 
 
 def link_or_copy(image: Path, place: Path) -> None:
-    """A hard link, which takes no space; a copy if `place` is on another disk."""
+    """A hard link, which takes no space; a copy if `place` is on another disk. Of a symbolic link, the image it leads
+    to: from another folder it may lead elsewhere."""
     try:
-        os.link(image, place)
+        os.link(image.resolve(strict=True), place)
     except OSError:
         shutil.copy2(image, place)
 

@@ -6,10 +6,9 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from fewtags.data.formats.tables import Table
-from fewtags.data.formats.text import read_bytes
+from fewtags.data.formats.text import decoded
 
 
 @dataclass
@@ -57,15 +56,3 @@ class RawTable:
         if last and text and not text.endswith(("\n", "\r")):
             text += self.line_end
         return self.before + (text + "".join(last)).encode(self.encoding, errors="xmlcharrefreplace")
-
-
-def decoded(file: Path) -> tuple[str, str, bytes]:
-    """Text, encoding and byte order mark of a file, so that it can be written back the same way."""
-    data = read_bytes(file)
-    for mark, encoding in ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"), (b"\xef\xbb\xbf", "utf-8")):
-        if data.startswith(mark):
-            return data[len(mark) :].decode(encoding, errors="replace"), encoding, mark
-    try:
-        return data.decode("utf-8"), "utf-8", b""
-    except UnicodeDecodeError:
-        return data.decode("latin-1"), "latin-1", b""

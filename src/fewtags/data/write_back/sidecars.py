@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats.sidecar import sidecar
+from fewtags.data.formats.text import decoded, line_end_of
 from fewtags.data.image_files import walk_images
 from fewtags.data.write_back.changes import Change, LabelSource, Rewritten, TagSpelling
-from fewtags.data.write_back.raw import decoded
 from fewtags.labels import ABSENT, PRESENT
 
 
@@ -33,9 +33,10 @@ def rewrite_sidecar(source: LabelSource, annotations: Annotations, changes: dict
 def tags_changed(text: str, changes: Mapping[str, Change], separator: str | None, spelling: TagSpelling) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     by_line = len(lines) > 1 and (separator or ",") not in text
-    between = "\n" if by_line else separator or ","
+    end = line_end_of(text)
+    between = end if by_line else separator or ","
     tags = [tag.strip() for line in lines for tag in line.split(separator or ",") if tag.strip()]
     kept = [tag for tag in tags if spelling.category(tag) not in changes]
     kept += [tag for tag, change in changes.items() if change.new == PRESENT]
     spaced = between if by_line or (f"{between} " not in text and between in text) else f"{between} "
-    return spaced.join(kept) + ("\n" if not text or text.endswith("\n") else "")
+    return spaced.join(kept) + (end if not text or text.endswith(("\n", "\r")) else "")

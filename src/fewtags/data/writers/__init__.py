@@ -3,7 +3,8 @@ writer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fewtags.data.writers.base import TagWriter, WriterKind
@@ -31,10 +32,16 @@ WRITERS = {
 
 
 def open_writer(
-    name: str, options: Mapping[str, Any], *, dry_run: bool = False, say: Callable[[str], object] = print
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    folders: Sequence[Path] = (),
+    dry_run: bool = False,
+    say: Callable[[str], object] = print,
 ) -> TagWriter:
-    """`options` are the fields of the writer's options class; `say` gets a line for every file in a dry run."""
+    """`options` are the fields of the writer's options class; links next to photos may lead to files in `folders`;
+    `say` gets a line for every file in a dry run."""
     if name not in WRITERS:
         raise UserError(f"Tags cannot be written as '{name}'; {did_you_mean(name, WRITERS)}")
     kind = WRITERS[name]
-    return kind.open(kind.options.parse(options, f"Writing {name}"), dry_run, say)
+    return kind.open(kind.options.parse(options, f"Writing {name}"), dry_run, say, folders)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +15,8 @@ SHOWN = 5  # problems listed in the summary
 
 class TagWriter(Protocol):
     """Writes predicted tags where other software reads them. The image itself is never modified."""
+
+    folders: Sequence[Path]  # where it writes next to photos, and no other process may meanwhile
 
     def write(self, image: Path, tags: Mapping[str, float]) -> None:
         """`tags` with their probabilities, most probable first."""
@@ -37,7 +39,7 @@ class Tally:
         if self.problems:
             more = f" and {len(self.problems) - SHOWN:,} more" if len(self.problems) > SHOWN else ""
             shown = "; ".join(self.problems[:SHOWN])
-            parts.append(f"{len(self.problems):,} not changed because they cannot be read ({shown}{more})")
+            parts.append(f"{len(self.problems):,} not changed because they cannot be read or written ({shown}{more})")
         return ", ".join(parts) + "."
 
 
@@ -48,6 +50,7 @@ class WriterKind:
     name: str
     sentence: str  # where the tags go
     options: type[TypedOptions]
-    # Options (an instance of the class above), whether it is a dry run, and a callback for its messages.
-    open: Callable[[Any, bool, Callable[[str], object]], TagWriter]
+    # Options (an instance of the class above), whether it is a dry run, a callback for its messages, and the folders of
+    # the photos.
+    open: Callable[[Any, bool, Callable[[str], object], Sequence[Path]], TagWriter]
     resumable: bool = True  # images are independent, so a second run can resume

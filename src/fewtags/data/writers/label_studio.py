@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
@@ -36,7 +36,15 @@ class LabelStudioWriteOptions(TypedOptions):
 class LabelStudioWriter:
     """Everything is written at the end: a partial file could not be imported."""
 
-    def __init__(self, options: LabelStudioWriteOptions, dry_run: bool, say: Callable[[str], object]):
+    folders: Sequence[Path] = ()
+
+    def __init__(
+        self,
+        options: LabelStudioWriteOptions,
+        dry_run: bool,
+        say: Callable[[str], object],
+        folders: Sequence[Path] = (),
+    ):
         self.options, self.dry_run, self.say = options, dry_run, say
         self.tasks: list[dict[str, Any]] = [] if options.tasks is None else load_tasks(options.tasks)
         self.by_name: dict[str, list[dict[str, Any]]] = {}

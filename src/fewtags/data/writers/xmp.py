@@ -13,7 +13,7 @@ a person's label: a keyword written by fewtags is unknown, a removed one is abse
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,12 +22,11 @@ from xml.parsers.expat import ExpatError
 from defusedxml import DefusedXmlException
 from defusedxml.minidom import parseString
 
-from fewtags.atomic import atomic_write
 from fewtags.data.aliases import clean, fold
 from fewtags.data.formats.options import TypedOptions
 from fewtags.data.image_files import is_image
 from fewtags.data.photo_keywords import BadKeywords, embedded_keywords, embedded_packet, sidecars
-from fewtags.data.writers.base import Tally
+from fewtags.data.writers.beside import Beside, Update
 from fewtags.data.xml import MalformedXml
 from fewtags.data.xmp import DC, DIGIKAM, FEWTAGS, LIGHTROOM, RDF, read_packet
 
@@ -58,31 +57,28 @@ class XmpWriteOptions(TypedOptions):
 
 
 class XmpWriter:
-    def __init__(self, options: XmpWriteOptions, dry_run: bool, say: Callable[[str], object]):
-        self.options, self.dry_run, self.say = options, dry_run, say
-        self.tally = Tally()
+    def __init__(
+        self, options: XmpWriteOptions, dry_run: bool, say: Callable[[str], object], folders: Sequence[Path] = ()
+    ):
+        self.options = options
+        self.folders = () if dry_run else folders
+        self.beside = Beside(folders, dry_run, say)
         self._shared_stems: dict[Path, set[str]] = {}
 
     def write(self, image: Path, tags: Mapping[str, float]) -> None:
         file = self._sidecar(image)
-        try:
+
+        def merged() -> Update | None:
             base, others = start_of(file, image)
             merge = merge_keywords(base, others, tags, self.options)
-        except (MalformedXml, BadKeywords) as error:
-            self.tally.problems.append(f"{file if file.is_file() else image}: {error}")
-            return
-        if merge is None or (not file.is_file() and not merge.added):
-            self.tally.unchanged += 1
-            return
-        self.tally.written += 1
-        if self.dry_run:
-            self.say(f"{file}: {merge}")
-        else:
-            with atomic_write(file) as temporary:
-                temporary.write_bytes(merge.packet)
+            if merge is None or (not file.is_file() and not merge.added):
+                return None
+            return Update(merge.packet, str(merge))
+
+        self.beside.update(file, image, merged)
 
     def close(self) -> str:
-        return self.tally.sentence("sidecar", self.dry_run)
+        return self.beside.tally.sentence("sidecar", self.beside.dry_run)
 
     def _sidecar(self, image: Path) -> Path:
         """A photo's existing sidecar, or the name of a new one. `a.xmp` is not used if a.jpg and a.png share it."""
