@@ -558,7 +558,9 @@ def export(
     ] = None,
     layout: Annotated[
         bool,
-        typer.Option("--layout", help="A folder with model.onnx, selected_tags.csv and preprocess.json (booru tools)."),
+        typer.Option(
+            "--layout", help="A folder with model.onnx and the files that imgutils (booru tools) reads."
+        ),
     ] = False,
 ) -> None:
     """Write the model as one file to deploy: names, thresholds and preprocessing inside, probabilities out.

@@ -37,7 +37,7 @@ def export(
     data = own_data(run)
     wanted = INT8_IMAGES + NUM_CHECKED if int8 else NUM_CHECKED  # calibration and comparison use different images
     checked = find_images(images)[:wanted] if images else own_images(data, wanted)
-    check = export_model(saved, file, to=to, int8=int8, images=checked)
+    check = export_model(saved, file, to=to, int8=int8, images=checked, for_imgutils=layout)
     if layout:
         write_layout(saved, file.parent)
     return file, [str(check), *([cost] if int8 and (cost := int8_cost(saved, file, data)) else [])]
