@@ -546,7 +546,7 @@ def explain(
 @app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a saved tagger.")],
-    to: Annotated[str, typer.Option(help="onnx, or openvino (extra: openvino).")] = "onnx",
+    to: Annotated[str, typer.Option(help="onnx, openvino (extra: openvino), or timm.")] = "onnx",
     out: Annotated[Path | None, typer.Option(help="File to write (default: RUN/model.onnx).")] = None,
     int8: Annotated[
         bool,
@@ -558,9 +558,7 @@ def export(
     ] = None,
     layout: Annotated[
         bool,
-        typer.Option(
-            "--layout", help="A folder with model.onnx and the files that imgutils (booru tools) reads."
-        ),
+        typer.Option("--layout", help="A folder with model.onnx and the files that imgutils (booru tools) reads."),
     ] = False,
 ) -> None:
     """Write the model as one file to deploy: names, thresholds and preprocessing inside, probabilities out.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 import shutil
@@ -26,12 +27,14 @@ from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
 from fewtags.errors import UserError, did_you_mean
+from fewtags.export.onnx_file import export_model
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.metrics import mean_average_precision
 from fewtags.models import hub
 from fewtags.models.build import DEFAULT_BACKBONE
 from fewtags.models.closed_form import ClosedFormHead
 from fewtags.models.discriminant import unit_length
+from fewtags.models.model_card import UNKNOWN_LICENSE
 from fewtags.models.saved import SavedModel, load_model
 
 Output = Literal["tags", "indicator"]
@@ -336,14 +339,21 @@ class Tagger:
         revision: str | None = None,
         endpoint: str | None = None,
         message: str = "Upload a fewtags model",
+        license: str = UNKNOWN_LICENSE,
+        onnx: bool | None = None,
     ) -> str:
-        """Upload what `save` writes to the Hugging Face Hub and return its address.
+        """Upload what `save` writes to the Hugging Face Hub, and `model.onnx`, and return its address.
 
         The repository `owner/name` is made if it is not there, visible to its owner only unless `private=False`.
-        `endpoint` is the address of another server that speaks the hub's language.
+        `endpoint` is the address of another server that speaks the hub's language. `license` is one of the hub's
+        identifiers, such as "apache-2.0". `onnx` says if the ONNX file is made (default: if the extra is installed).
         """
+        if onnx is None:
+            onnx = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
         with tempfile.TemporaryDirectory(prefix="fewtags-") as folder:
-            self.save(folder)
+            self._fitted().save(Path(folder), license=license)
+            if onnx:
+                export_model(self._fitted(), Path(folder) / hub.ONNX)
             return hub.upload(
                 Path(folder), repo, private=private, token=token, revision=revision, endpoint=endpoint, message=message
             )

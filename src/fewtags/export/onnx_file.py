@@ -56,7 +56,8 @@ class Check:
 
 
 class PixelsToProbabilities(nn.Module):
-    inputs, outputs = "pixels", ("probabilities",)
+    inputs = "pixels"
+    outputs: tuple[str, ...] = ("probabilities",)
 
     def __init__(self, saved: SavedModel):
         super().__init__()
@@ -71,7 +72,8 @@ class PixelsToProbabilities(nn.Module):
 
 
 class WhatImgutilsReads(PixelsToProbabilities):
-    inputs, outputs = "input", ("prediction", "logits", "embedding")
+    inputs = "input"
+    outputs = ("prediction", "logits", "embedding")
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         maps = self.classifier.feature_map(self.normalised(pixels))
@@ -95,7 +97,7 @@ def export_model(
     instead of bounded.
     """
     if to not in KINDS:
-        raise UserError(f"--to {to} should be one of {', '.join(KINDS)}.")
+        raise UserError(f"--to {to} should be one of {', '.join(KINDS)}, timm.")
     if int8 and not images:
         raise UserError("--int8 needs images for calibration; pass some with --images.")
     model = (WhatImgutilsReads if for_imgutils else PixelsToProbabilities)(saved).cpu()
