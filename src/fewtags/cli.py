@@ -235,6 +235,10 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard files (extra: tracking).")
     ] = False,
+    logger: Annotated[
+        list[str] | None,
+        typer.Option(help="Also log to mlflow, wandb (extras of these names) or your own; may be repeated."),
+    ] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved settings and stop.")] = False,
     ray: Ray = None,
     cpus: Cpus = 1,
@@ -252,7 +256,7 @@ def train(
     from fewtags.commands.train import resume_run, reviewed_settings, start_run, train_settings
     from fewtags.engine.cluster import cluster
 
-    how = {"quiet": quiet, "tensorboard": tensorboard}
+    how: Any = {"quiet": quiet, "loggers": [*(["tensorboard"] if tensorboard else []), *(logger or [])]}
     shortcuts = {
         "data.tags": tags, "data.format": None if format == "auto" else format,
         "data.options": _reader_options(option, aliases, min_images, allow_outside) | _category_list(categories),

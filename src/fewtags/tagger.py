@@ -29,6 +29,7 @@ from fewtags.engine.training import train
 from fewtags.errors import UserError, did_you_mean
 from fewtags.export.onnx_file import export_model
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
+from fewtags.loggers import Logger, opened
 from fewtags.metrics import mean_average_precision
 from fewtags.models import hub
 from fewtags.models.build import DEFAULT_BACKBONE
@@ -50,6 +51,7 @@ class Tagger:
 
     scikit-learn's tools pass only images and labels, so what else they need is a parameter: `classes` names the columns
     of a label matrix, and `output="indicator"` makes `predict` return such a matrix, which its scorers compare.
+    `loggers` are names ("tensorboard", "mlflow", "wandb") or objects that follow the training (fewtags.loggers.Logger).
 
     Examples:
         >>> tagger = Tagger().fit("photos/", tags="tags.csv")
@@ -68,6 +70,7 @@ class Tagger:
         settings: Iterable[str] = (),
         classes: Sequence[str] | None = None,
         output: Output = "tags",
+        loggers: Iterable[str | Logger] = (),
         seed: int = 0,
         device: str = "auto",
         out: str | Path | None = None,
@@ -81,6 +84,7 @@ class Tagger:
         self.settings = settings
         self.classes = classes
         self.output = output
+        self.loggers = loggers
         self.seed = seed
         self.device = device
         self.out = out
@@ -134,9 +138,12 @@ class Tagger:
         config, options = self._config(), {"classes": self.classes, **options}
         folder = Path(self.out) if self.out is not None else Path(tempfile.mkdtemp(prefix="fewtags-"))
         try:
-            with annotations_of(one_by_one(images, tags), tags, pictures=folder / "pictures", **options) as annotations:
+            with (
+                opened(self.loggers) as loggers,
+                annotations_of(one_by_one(images, tags), tags, pictures=folder / "pictures", **options) as annotations,
+            ):
                 data = split_data(annotations, config.data, config.seed)
-                train(config, folder, data=data, quiet=not self.verbose)
+                train(config, folder, data=data, quiet=not self.verbose, loggers=loggers)
             self.history_ = read_rows(RunFolder(folder).metrics)
             self._use(load_model(folder))
         finally:
