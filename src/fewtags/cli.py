@@ -479,6 +479,9 @@ def apply(
         Path | None,
         typer.Option(help="Write only a CSV of the decisions: image, tag, label, reviewer, time and queue."),
     ] = None,
+    states: Annotated[
+        str, typer.Option(help="With --decisions: fewtags, or perch for positive, negative, uncertain and provenance.")
+    ] = "fewtags",
     force: Annotated[
         bool, typer.Option("--force", help="Continue even if the labels have changed since the run was trained.")
     ] = False,
@@ -493,7 +496,7 @@ def apply(
     from fewtags.commands.apply import plan, show, write_decision_table
 
     if decisions is not None:
-        print(write_decision_table(run, decisions))
+        print(write_decision_table(run, decisions, states))
         return
     planned = plan(run, out, write_as=write_as, force=force, moved_to=moved_to)
     for line in show(planned):
