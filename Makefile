@@ -8,7 +8,7 @@ BIN := .venv/bin
 endif
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help setup demo browser test test-slow lint format docs docs-serve coverage release-check lock clean
+.PHONY: help setup demo browser test test-slow others lint format docs docs-serve coverage release-check lock clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -36,8 +36,11 @@ test: setup lint  ## Check style and types, then run the tests on two cores
 	  echo "No browser is installed, so the review page is not tried in one; \`make browser\` installs it."
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow"
 
-test-slow: setup  ## The tests that take over a minute
+test-slow: setup others  ## The tests that take over a minute, and those against large packages of other projects
 	$(TEST_ENV) $(BIN)/python -m pytest -m slow
+
+others: setup  ## Install those packages, an environment each in .venv-others/ (2 GB)
+	$(BIN)/python tools/other_sides.py
 
 lint: setup  ## ruff, mypy and the one-way layers
 	$(BIN)/ruff check .
@@ -69,4 +72,4 @@ lock: setup  ## Choose versions anew; the file names packages and versions, neve
 	  --python-version 3.11 --no-header --no-annotate --no-emit-index-url --no-emit-find-links --upgrade -o requirements.lock
 
 clean:  ## Remove the environment and everything made
-	rm -rf .venv demo-run dist site .cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-others demo-run dist site .cache .mypy_cache .ruff_cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,6 +43,23 @@ def shared() -> Path:
     if not (folder / "data" / "VOCdevkit").is_dir():
         pytest.skip(f"the measuring data is not in {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def other_side() -> Callable[..., str]:
+    """Runs a script in another project's environment and returns what it prints; skips the test if it is missing."""
+
+    def run(name: str, script: str, *arguments: object, **environment: str) -> str:
+        folder = PROJECT / ".venv-others" / name
+        if not (folder / ".ready").is_file():
+            pytest.skip(f"{name} is not installed in {folder.relative_to(PROJECT)}; `make others` installs it")
+        python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        words = [str(python), "-c", script, *map(str, arguments)]
+        ran = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **environment})
+        assert ran.returncode == 0, ran.stderr[-3000:]
+        return ran.stdout
+
+    return run
 
 
 @pytest.fixture(scope="session")

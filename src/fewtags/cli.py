@@ -254,6 +254,10 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard files (extra: tracking).")
     ] = False,
+    logger: Annotated[
+        list[str] | None,
+        typer.Option(help="Also log to mlflow, wandb (extras of these names) or your own; may be repeated."),
+    ] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved settings and stop.")] = False,
     ray: Ray = None,
     cpus: Cpus = 1,
@@ -271,7 +275,7 @@ def train(
     from fewtags.commands.train import resume_run, reviewed_settings, start_run, train_settings
     from fewtags.engine.cluster import cluster
 
-    how = {"quiet": quiet, "tensorboard": tensorboard}
+    how: Any = {"quiet": quiet, "loggers": [*(["tensorboard"] if tensorboard else []), *(logger or [])]}
     shortcuts = {
         "data.tags": tags, "data.format": None if format == "auto" else format,
         "data.options": _reader_options(option, aliases, min_images, allow_outside) | _category_list(categories),
@@ -494,6 +498,9 @@ def apply(
         Path | None,
         typer.Option(help="Write only a CSV of the decisions: image, tag, label, reviewer, time and queue."),
     ] = None,
+    states: Annotated[
+        str, typer.Option(help="With --decisions: fewtags, or perch for positive, negative, uncertain and provenance.")
+    ] = "fewtags",
     force: Annotated[
         bool, typer.Option("--force", help="Continue even if the labels have changed since the run was trained.")
     ] = False,
@@ -508,7 +515,7 @@ def apply(
     from fewtags.commands.apply import plan, show, write_decision_table
 
     if decisions is not None:
-        print(write_decision_table(run, decisions))
+        print(write_decision_table(run, decisions, states))
         return
     planned = plan(run, out, write_as=write_as, force=force, moved_to=moved_to)
     for line in show(planned):
@@ -565,7 +572,7 @@ def explain(
 @app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a saved tagger.")],
-    to: Annotated[str, typer.Option(help="onnx, or openvino (extra: openvino).")] = "onnx",
+    to: Annotated[str, typer.Option(help="onnx, openvino (extra: openvino), or timm.")] = "onnx",
     out: Annotated[Path | None, typer.Option(help="File to write (default: RUN/model.onnx).")] = None,
     int8: Annotated[
         bool,
@@ -577,7 +584,7 @@ def export(
     ] = None,
     layout: Annotated[
         bool,
-        typer.Option("--layout", help="A folder with model.onnx, selected_tags.csv and preprocess.json (booru tools)."),
+        typer.Option("--layout", help="A folder with model.onnx and the files that imgutils (booru tools) reads."),
     ] = False,
 ) -> None:
     """Write the model as one file to deploy: names, thresholds and preprocessing inside, probabilities out.

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hub_stand_in import HubStandIn
+from huggingface_hub import ModelCard
 
 from fewtags import Tagger
+from fewtags.engine.onnx_tagger import ExportedTagger
 from fewtags.errors import UserError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -25,7 +27,7 @@ def hub(monkeypatch, tmp_path):
 
 def test_there_and_back(hub, tmp_path):
     tagger = Tagger.load(GOLDEN / "format-2")
-    address = tagger.push_to_hub("me/photos", token="hf_x", endpoint=hub.address)
+    address = tagger.push_to_hub("me/photos", token="hf_x", endpoint=hub.address, onnx=False)
     assert address == f"{hub.address}/me/photos"
     assert set(hub.repositories["me/photos"]) >= {"config.json", "labels.json", "model.safetensors", "README.md"}
     assert hub.private["me/photos"]  # until somebody says otherwise
@@ -35,8 +37,31 @@ def test_there_and_back(hub, tmp_path):
     np.testing.assert_array_equal(back.predict_proba(PICTURES), tagger.predict_proba(PICTURES))
 
 
+def test_the_onnx_file_goes_up_and_is_not_needed_to_come_back(hub, tmp_path):
+    pytest.importorskip("onnxscript")
+    tagger = Tagger.load(GOLDEN / "format-2")
+    tagger.push_to_hub("me/photos", token="hf_x", endpoint=hub.address)
+    (tmp_path / "model.onnx").write_bytes(hub.repositories["me/photos"]["model.onnx"])
+    exported = ExportedTagger(tmp_path / "model.onnx")
+    found = [prediction.probabilities for prediction in exported.predict_files(PICTURES)]
+    np.testing.assert_allclose(found, tagger.predict_proba(PICTURES), atol=1e-4)
+    Tagger.from_hub("me/photos", endpoint=hub.address, cache_dir=tmp_path, token=False)
+    assert "model.onnx" not in hub.downloads
+    tagger.push_to_hub("me/small", token="hf_x", endpoint=hub.address, onnx=False)
+    assert "model.onnx" not in hub.repositories["me/small"]
+
+
+def test_the_card_says_what_the_hub_reads(hub):
+    """As huggingface_hub itself reads it."""
+    tagger = Tagger.load(GOLDEN / "format-2")
+    tagger.push_to_hub("me/photos", token="hf_x", endpoint=hub.address, license="cc-by-4.0", onnx=False)
+    data = ModelCard(hub.repositories["me/photos"]["README.md"].decode()).data
+    assert (data.license, data.library_name, data.pipeline_tag) == ("cc-by-4.0", "fewtags", "image-classification")
+
+
 def test_only_the_files_of_a_model_come_down(hub, tmp_path):
-    Tagger.load(GOLDEN / "format-2").push_to_hub("me/photos", token="hf_x", endpoint=hub.address, private=False)
+    tagger = Tagger.load(GOLDEN / "format-2")
+    tagger.push_to_hub("me/photos", token="hf_x", endpoint=hub.address, private=False, onnx=False)
     assert not hub.private["me/photos"]
     hub.repositories["me/photos"]["evil.py"] = b"raise SystemExit"
     Tagger.from_hub("me/photos", endpoint=hub.address, cache_dir=tmp_path, token=False)

@@ -13,6 +13,8 @@ from PIL import Image
 pytest.importorskip("fastapi")
 pytest.importorskip("multipart")
 from fastapi.testclient import TestClient
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
 
 from conftest import Cli
 from fewtags.commands.review import listen
@@ -159,14 +161,44 @@ def test_ready_only_while_the_model_answers():
     assert not server.ready
 
 
-def test_metrics_count_requests_images_and_batches(client):
+def read_metrics(client, parser, accept):
+    """/metrics as Prometheus itself reads it."""
+    answer = client.get("/metrics", headers={"Accept": accept})
+    assert answer.headers["content-type"].startswith(accept.split(",")[0])
+    return {family.name: family for family in parser(answer.text)}
+
+
+@pytest.mark.parametrize(
+    ("parser", "accept"),
+    [(text_string_to_metric_families, "text/plain"), (openmetrics, "application/openmetrics-text")],
+)
+def test_metrics_count_requests_images_and_batches(client, parser, accept):
     client.post("/v1/tags", content=picture("red"))
     client.post("/v1/tags", content=b"x" * 30_000)
-    text = client.get("/metrics").text
-    assert 'fewtags_requests_total{status="200"} 1' in text
-    assert 'fewtags_requests_total{status="413"} 1' in text
-    assert "fewtags_images_total 1" in text
-    assert 'fewtags_request_seconds_bucket{le="+Inf"} 2' in text
+    families = read_metrics(client, parser, accept)
+    samples = {(s.name, *s.labels.values()): s.value for family in families.values() for s in family.samples}
+    assert samples["fewtags_requests_total", "200"] == samples["fewtags_requests_total", "413"] == 1
+    assert samples["fewtags_images_total",] == 1
+    assert samples["fewtags_images_waiting",] == 0
+    assert samples["fewtags_batches_total", "1"] == 2  # the blank one of the start, and one
+    assert samples["fewtags_request_seconds_count",] == samples["fewtags_request_seconds_bucket", "+Inf"] == 2
+
+
+def test_every_metric_has_a_type_and_a_help_line(client):
+    families = read_metrics(client, text_string_to_metric_families, "text/plain")
+    types = {name: family.type for name, family in families.items() if name.startswith("fewtags_")}
+    made_for = {name for name in types if name.endswith("_created")}
+    assert {name: types[name] for name in types.keys() - made_for} == {
+        "fewtags_requests": "counter", "fewtags_images": "counter", "fewtags_batches": "counter",
+        "fewtags_images_waiting": "gauge", "fewtags_request_seconds": "histogram",
+    }  # fmt: skip
+    assert all(family.documentation for family in families.values())
+
+
+def test_two_servers_in_one_process_count_apart(client):
+    client.post("/v1/tags", content=picture("red"))
+    with TestClient(create_app(Brightness())) as other:
+        assert "fewtags_images_total 0.0" in other.get("/metrics").text
 
 
 def test_beyond_the_queue_clients_get_429_and_all_others_are_answered():

@@ -28,7 +28,7 @@ from fewtags.data.remote import remote_url
 from fewtags.data.writers import WRITERS, TagWriter, open_writer
 from fewtags.engine.predictions import NOT_A_NUMBER, Prediction, name_of
 from fewtags.errors import Interrupted, RunFailed, UserError
-from fewtags.locks import LOCK, only_process_in, try_to_lock
+from fewtags.locks import LOCK, only_process_in, only_writer_of
 from fewtags.progress import progress_bar
 
 FLUSH_EVERY = 64  # rows
@@ -263,9 +263,11 @@ def writing_to(out: Path | None, about: Mapping[str, Any], written: Written, ove
         yield sys.stdout
         return
     out.parent.mkdir(parents=True, exist_ok=True)
-    with naming(out), out.open("a", encoding="utf-8", errors="surrogateescape", newline="") as stream:
-        if not try_to_lock(stream):
-            raise UserError(f"Another process is writing to {out}; wait until it has ended, or choose another --out.")
+    with (
+        naming(out),
+        only_writer_of(out, "fewtags predict"),
+        out.open("a", encoding="utf-8", errors="surrogateescape", newline="") as stream,
+    ):
         write_json(about_file(out), about)
         stream.truncate(0 if overwrite else written.end)
         yield stream

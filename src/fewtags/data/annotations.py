@@ -163,6 +163,23 @@ class Annotations:
 
         return read_dataframe(frame, **options)
 
+    @classmethod
+    def from_datasets(cls, dataset: Any, **options: Any) -> Annotations:
+        """A Hugging Face Dataset or DatasetDict: an image column and a column of class labels.
+
+        Images inside the dataset are written to `folder`. Columns are found by their usual names or passed as `image`,
+        `tags` and `absent`; `complete=True` says that tags which are not listed are absent.
+        """
+        from fewtags.data.hub_datasets import from_datasets  # which imports this module
+
+        return from_datasets(dataset, **options)
+
+    def to_datasets(self) -> Any:
+        """A Hugging Face DatasetDict with the columns image, tags and absent (extra: datasets)."""
+        from fewtags.data.hub_datasets import to_datasets
+
+        return to_datasets(self)
+
     # --- views ---
 
     def __len__(self) -> int:

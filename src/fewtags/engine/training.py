@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fewtags import distributed
 from fewtags.atomic import atomic_write, remove_leftovers, write_json
-from fewtags.config import RunConfig
+from fewtags.config import RunConfig, flat
 from fewtags.contract import Batch, Progress, StepResult
 from fewtags.data.prepare import RunData, prepare_data
 from fewtags.engine.card_facts import data_facts, quality_facts
@@ -34,6 +34,7 @@ from fewtags.engine.thresholds import choose_thresholds
 from fewtags.errors import DataError, Interrupted, RunFailed, UserError
 from fewtags.labels import UNKNOWN
 from fewtags.locks import only_process_in
+from fewtags.loggers import Logger
 from fewtags.methods import objective_class
 from fewtags.metrics import Scores
 from fewtags.models.saved import SavedModel, read_object
@@ -63,7 +64,7 @@ def train(
     data: RunData | None = None,
     resume: bool = False,
     quiet: bool = False,
-    tensorboard: bool = False,
+    loggers: Sequence[Logger] = (),
 ) -> RunResult:
     """Train according to `config` and write everything to `folder`. With `resume`, continue from its last checkpoint.
 
@@ -71,7 +72,7 @@ def train(
     """
     device = choose_device(config.train.device)
     distributed.start(device.type, config.train.timeout)
-    files, log = RunFolder(folder), RunLog(RunFolder(folder), quiet, tensorboard)
+    files, log = RunFolder(folder), RunLog(RunFolder(folder), quiet, loggers)
     if resume and (finished := finished_result(files, config)) is not None:
         log.say(f"The run in {folder} is already finished; there is nothing to resume.")
         return finished
@@ -112,14 +113,14 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 def start_new(run: Run) -> None:
     log_opening(run)
-    run.log.open()
+    run.log.open(flat(run.config.nested()))
     write_record(run)
     start_head(run)
 
 
 def resume_from(run: Run, checkpoint: dict[str, Any]) -> None:
     restore(run, checkpoint)
-    run.log.open(after_epoch=run.epoch)
+    run.log.open(flat(run.config.nested()), after_epoch=run.epoch)
     if distributed.is_main():
         write_epochs(run)
         run.files.result.unlink(missing_ok=True)  # of fewer epochs than the settings now ask for
@@ -391,7 +392,19 @@ def finish_run(run: Run) -> RunResult:
         saved = replace(saved, data=data_facts(run.data), quality=quality_facts(result, run.data))
         saved.save(run.files.model)
         write_json(run.files.result, {**result, "unreadable_images": len(run.broken)})
+        run.log.finish(result, category_table(run, result, thresholds))
     return RunResult(run.folder, last, run.best, split, run.seconds, run.epoch, result.get("estimates"))
+
+
+def category_table(run: Run, result: dict[str, Any], thresholds: np.ndarray) -> list[dict[str, Any]]:
+    """For the loggers: a row per category."""
+    columns: dict[str, Sequence[Any]] = {
+        "category": run.problem.categories,
+        "known_images": run.data.train.known_positives.tolist(),
+        "threshold": [round(float(threshold), 6) for threshold in thresholds],
+    }
+    columns |= {f"{split}_ap": result[split]["per_category"] for split in ("val", "test") if split in result}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def saved_model(run: Run, thresholds: np.ndarray) -> SavedModel:

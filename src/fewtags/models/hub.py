@@ -9,7 +9,8 @@ from pathlib import Path
 from fewtags.errors import UserError
 from fewtags.models.tensor_files import WEIGHTS, first_line
 
-FILES = ("config.json", "labels.json", WEIGHTS, "README.md")  # nothing else in a folder is uploaded or downloaded
+FILES = ("config.json", "labels.json", WEIGHTS, "README.md")  # nothing else in a repository is downloaded
+ONNX = "model.onnx"  # is uploaded too, for those who do not use fewtags
 
 
 def upload(
@@ -29,7 +30,7 @@ def upload(
         api = HfApi(endpoint=endpoint, token=token)
         address = api.create_repo(repo, private=private, exist_ok=True)
         api.upload_folder(
-            repo_id=repo, folder_path=folder, revision=revision, allow_patterns=list(FILES), commit_message=message
+            repo_id=repo, folder_path=folder, revision=revision, allow_patterns=[*FILES, ONNX], commit_message=message
         )
     return str(address)
 

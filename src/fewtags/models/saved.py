@@ -30,10 +30,11 @@ from fewtags.atomic import atomic_write, file_checksum, write_json
 from fewtags.contract import WordVectors
 from fewtags.data.preprocess import InputConfig
 from fewtags.errors import UserError
+from fewtags.models.backbones import timm_weights
 from fewtags.models.build import ModelConfig, build_classifier
 from fewtags.models.classifier import Classifier
 from fewtags.models.heads import head_class
-from fewtags.models.model_card import model_card
+from fewtags.models.model_card import UNKNOWN_LICENSE, model_card
 from fewtags.models.tensor_files import MODEL_FOLDER, WEIGHTS, first_line
 from fewtags.models.weight_sizes import Shapes, check_sizes, weight_shapes
 from fewtags.renamed import current_names
@@ -64,7 +65,7 @@ class SavedModel:
         method = self.training.get("method")
         return str(method.get("name", "unknown")) if isinstance(method, Mapping) else "unknown"
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, *, license: str = UNKNOWN_LICENSE) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         weights = {name: tensor.contiguous() for name, tensor in self.classifier.state_dict().items()}
         with atomic_write(folder / WEIGHTS) as temporary:
@@ -73,12 +74,26 @@ class SavedModel:
         thresholds = [round(float(threshold), 6) for threshold in self.thresholds]
         write_json(folder / LABELS, {"categories": self.categories, "thresholds": thresholds})
         with atomic_write(folder / CARD) as temporary:
-            temporary.write_text(self._card(), encoding="utf-8")
+            temporary.write_text(self._card(license), encoding="utf-8")
         write_json(folder / CONFIG, {**self._about(), "weights_sha256": checksum})  # last: it marks a model folder
 
-    def _card(self) -> str:
+    def _card(self, license: str) -> str:
         about = (self.categories, self.thresholds.tolist(), self.training, self.data, self.quality)
-        return model_card(*about, backbone=self.model.backbone, size=self.input.size)
+        return model_card(
+            *about,
+            backbone=self.model.backbone,
+            size=self.input.size,
+            base_model=self._base_model(),
+            license=license,
+        )
+
+    def _base_model(self) -> str | None:
+        """The repository with the weights it started from, if they were timm's own."""
+        model = self.training.get("model") or {}
+        known = (
+            model.get("pretrained") and not model.get("weights") and not self.model.backbone.startswith("open_clip/")
+        )
+        return f"timm/{timm_weights(self.model.backbone)}" if known else None
 
     def _about(self) -> dict[str, Any]:
         return {

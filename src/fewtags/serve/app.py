@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
 import numpy as np
@@ -30,8 +30,7 @@ from starlette.formparsers import MultiPartException
 from fewtags import __version__
 from fewtags.data.images import UPLOAD, BadImage, num_pixels, open_resized
 from fewtags.serve.batching import Batcher, QueueFull
-
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # upper bounds of the latency histogram
+from fewtags.serve.measures import Measures
 
 
 class Tagger(Protocol):
@@ -52,22 +51,6 @@ class Limits:
     seconds: float = 30.0  # per request
     queue: int = 128  # images that may wait
     batch: int = 16
-
-
-@dataclass
-class Counters:
-    """The counters of /metrics."""
-
-    requests: dict[int, int] = field(default_factory=dict)  # by status
-    images: int = 0
-    seconds: list[float] = field(default_factory=lambda: [0.0] * (len(SECONDS) + 1))
-    seconds_sum: float = 0.0
-
-    def add(self, status: int, seconds: float) -> None:
-        self.requests[status] = self.requests.get(status, 0) + 1
-        place = next((n for n, top in enumerate(SECONDS) if seconds <= top), len(SECONDS))
-        self.seconds[place] += 1
-        self.seconds_sum += seconds
 
 
 class ImageTags(BaseModel):
@@ -102,7 +85,7 @@ def create_app(tagger: Tagger, limits: Limits | None = None, api_key: str | None
         started = time.monotonic()
         response: Response = await call_next(request)
         if request.url.path.startswith("/v1/"):
-            server.counters.add(response.status_code, time.monotonic() - started)
+            server.measures.add_request(response.status_code, time.monotonic() - started)
         return response
 
     @app.get("/healthz")
@@ -114,8 +97,9 @@ def create_app(tagger: Tagger, limits: Limits | None = None, api_key: str | None
         return JSONResponse({"ready": server.ready}, 200 if server.ready else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse)
-    async def metrics() -> str:
-        return server.metrics()
+    async def metrics(request: Request) -> Response:
+        text, media_type = server.metrics(request.headers.get("accept", ""))
+        return Response(text, headers={"Content-Type": media_type})
 
     @app.get("/v1/categories")
     async def categories(request: Request) -> dict[str, Any]:
@@ -157,12 +141,17 @@ class Server:
 
     def __init__(self, tagger: Tagger, limits: Limits, api_key: str | None):
         self.tagger, self.limits, self.api_key = tagger, limits, api_key
-        self.counters = Counters()
+        self.measures = Measures()
         self.ready = False
         self.waiting = 0  # images accepted but not answered yet
 
     def start(self) -> None:
-        self.batcher = Batcher(self.tagger.probabilities, max_batch=self.limits.batch, max_queue=self.limits.queue)
+        self.batcher = Batcher(
+            self.tagger.probabilities,
+            max_batch=self.limits.batch,
+            max_queue=self.limits.queue,
+            on_batch=self.measures.add_batch,
+        )
         self.openers = ThreadPoolExecutor(2, thread_name_prefix="fewtags-open")
         blank = np.zeros((3, self.tagger.size, self.tagger.size), np.uint8)
         self.batcher.submit(blank).result()  # the first batch is slow
@@ -191,7 +180,7 @@ class Server:
                     self.waiting -= len(images)
         except TimeoutError:
             raise HTTPException(504, f"not answered within {self.limits.seconds:g} seconds") from None
-        self.counters.images += len(images)
+        self.measures.images.inc(len(images))
         return Answer(
             images=[self.tags(name, row, threshold, top) for (name, _), row in zip(images, rows, strict=True)]
         )
@@ -235,22 +224,9 @@ class Server:
         given = [c for c in np.argsort(-row, kind="stable") if row[c] >= thresholds[c]][:top]
         return ImageTags(name=name, tags={self.tagger.categories[c]: round(float(row[c]), 6) for c in given})
 
-    def metrics(self) -> str:
-        """In the Prometheus text format."""
-        counters = self.counters
-        lines = ["# TYPE fewtags_requests_total counter"]
-        lines += [f'fewtags_requests_total{{status="{s}"}} {n}' for s, n in sorted(counters.requests.items())]
-        lines += ["# TYPE fewtags_images_total counter", f"fewtags_images_total {counters.images}"]
-        lines += ["# TYPE fewtags_images_waiting gauge", f"fewtags_images_waiting {self.waiting}"]
-        lines += ["# TYPE fewtags_batches_total counter"]
-        lines += [f'fewtags_batches_total{{size="{s}"}} {n}' for s, n in sorted(self.batcher.batch_sizes.items())]
-        lines += ["# TYPE fewtags_request_seconds histogram"]
-        total = 0.0
-        for top, number in zip((*map(str, SECONDS), "+Inf"), counters.seconds, strict=True):
-            total += number
-            lines.append(f'fewtags_request_seconds_bucket{{le="{top}"}} {total:g}')
-        lines += [f"fewtags_request_seconds_sum {counters.seconds_sum:.6f}", f"fewtags_request_seconds_count {total:g}"]
-        return "\n".join(lines) + "\n"
+    def metrics(self, accept: str) -> tuple[bytes, str]:
+        self.measures.waiting.set(self.waiting)
+        return self.measures.text(accept)
 
 
 async def read_body(request: Request, most: int) -> bytes:

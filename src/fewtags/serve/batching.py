@@ -22,11 +22,19 @@ class QueueFull(Exception):
 
 
 class Batcher:
-    def __init__(self, model: Model, *, max_batch: int = 16, max_wait: float = 0.005, max_queue: int = 128):
+    def __init__(
+        self,
+        model: Model,
+        *,
+        max_batch: int = 16,
+        max_wait: float = 0.005,
+        max_queue: int = 128,
+        on_batch: Callable[[int], None] = lambda size: None,
+    ):
         self.model = model
+        self.on_batch = on_batch  # told the size of each batch
         self.max_batch, self.max_wait = max_batch, max_wait
         self.waiting: queue.Queue[tuple[np.ndarray, Future[np.ndarray]] | None] = queue.Queue(max_queue)
-        self.batch_sizes: dict[int, int] = {}  # number of batches by size, for the metrics
         self.thread = threading.Thread(target=self._work, name="fewtags-model", daemon=True)
         self.thread.start()
 
@@ -67,7 +75,7 @@ class Batcher:
         """Requests whose client has given up are dropped from the batch."""
         if not batch:
             return
-        self.batch_sizes[len(batch)] = self.batch_sizes.get(len(batch), 0) + 1
+        self.on_batch(len(batch))
         try:
             rows = self.model(np.stack([pixels for pixels, _ in batch]))
         except Exception as error:  # an exception in the model fails these requests, not the server
