@@ -10,9 +10,10 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.image_files import walk_images
 from fewtags.data.photo_keywords import BadKeywords, sidecars
 from fewtags.data.write_back.changes import Change, LabelSource, Rewritten, TagSpelling
-from fewtags.data.writers.xmp import PATHS, Packet, start_of
+from fewtags.data.writers.xmp import start_of
+from fewtags.data.writers.xmp_packet import FLAT, TREES, Packet, keyword_of
 from fewtags.data.xml import MalformedXml
-from fewtags.data.xmp import DC, FEWTAGS, read_packet
+from fewtags.data.xmp import FEWTAGS, read_packet
 from fewtags.errors import DataError
 from fewtags.labels import ABSENT, PRESENT
 
@@ -56,11 +57,12 @@ def with_decisions(base: bytes, others: Sequence[str], changes: Mapping[str, Cha
     gone = {fold(word) for word in (*before.flat, *changes) if spelling.category(word) in changes} - {
         *map(fold, present)
     }
-    packet.change(DC, "subject", "Bag", [*undecided(others), *present], gone)
-    for namespace, name, kind, separator in PATHS:
-        if packet.has(namespace, name):  # a program that prefers this list would not see the others
-            packet.change(namespace, name, kind, [tag for tag in present if separator not in tag], gone)
+    packet.change(FLAT, [*undecided(others), *present], gone)
+    for place in TREES:
+        if packet.has(place):  # a program that prefers this list would not see the others
+            packet.change(place, filter(None, (place.text((tag,)) for tag in present)), gone)
     packet.replace(FEWTAGS, "Predicted", undecided(before.predicted))
+    packet.replace(FEWTAGS, "Added", [item for item in before.added if keyword_of(item) not in {*map(fold, changes)}])
     packet.replace(FEWTAGS, "Rejected", [*undecided(before.rejected), *absent])
     packet.replace(FEWTAGS, "Probability", [])
     return packet.to_bytes()
