@@ -133,6 +133,20 @@ class Packet:
             for text in texts:
                 items.appendChild(self._item(text))
 
+    def undeclare(self, namespace: str) -> None:
+        """Remove the declarations of a namespace that is no longer used, and with them descriptions that are empty:
+        exiftool makes one per namespace."""
+        if any(element.namespaceURI == namespace for element in self.root.getElementsByTagName("*")):
+            return
+        for description in self._descriptions():
+            names = [a.name for a in description.attributes.values() if (a.prefix, a.value) == ("xmlns", namespace)]
+            for name in names:
+                description.removeAttribute(name)
+            said = [a for a in description.attributes.values() if a.prefix != "xmlns" and a.localName != "about"]
+            elements = [node for node in description.childNodes if node.nodeType == node.ELEMENT_NODE]
+            if names and not said and not elements and len(self._descriptions()) > 1:
+                self.root.removeChild(description)
+
     def to_bytes(self) -> bytes:
         text = "\n".join(node.toxml() for node in self.document.childNodes)
         if self.protected:

@@ -152,6 +152,7 @@ def without_ours(data: bytes, confirmed: Collection[str] = (), *, forget: bool =
         packet.replace(FEWTAGS, name, [])
     if not forget:
         packet.replace(FEWTAGS, "Rejected", before.rejected)
+    packet.undeclare(FEWTAGS)
     return Change(packet.to_bytes(), removed, packet.changed, made)
 
 
