@@ -19,7 +19,7 @@ from fewtags.data.image_files import find_images
 from fewtags.data.inputs import Images, Picture, annotations_of, image_column, listed
 from fewtags.data.prepare import measurable, split_data
 from fewtags.engine.prediction import pooled_features, predict_files
-from fewtags.engine.predictions import name_of
+from fewtags.engine.predictions import given_tags, name_of
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
@@ -148,9 +148,9 @@ class Tagger:
             raise UserError(f"threshold= should be one number, or one per class ({len(self.classes_)} classes).")
         if top is not None and top < 1:
             raise UserError(f"top={top} should be 1 or more.")
-        given = probabilities >= limits
-        order = np.argsort(-probabilities, axis=1, kind="stable")
-        return [[str(self.classes_[c]) for c in row if kept[c]][:top] for row, kept in zip(order, given, strict=True)]
+        limits = np.broadcast_to(limits, self.classes_.shape)
+        saved = self._fitted()
+        return [list(given_tags(row, saved.categories, limits, saved.tree))[:top] for row in probabilities]
 
     def score(self, images: Images, tags: Any = None, **options: Any) -> float:
         """mAP from 0 to 1. If some labels are unknown, only the known ones count, or, if no absence is known, unknown

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
 from xml.etree.ElementTree import Element
 
 from fewtags.data.aliases import clean, fold
@@ -37,7 +36,6 @@ HIERARCHIES = (  # namespace, property, separator between levels
 )
 WRITTEN_HIERARCHIES = (("lr", "hierarchicalSubject", "|"), ("digiKam", "TagsList", "/"))  # as fewtags:Added names them
 INTERNAL = ("darktable", "_digikam_internal_tags_")  # first levels of programs' internal tags
-Hierarchy = Literal["all", "leaf"]
 
 
 @dataclass
@@ -57,14 +55,14 @@ class Keywords:
         self.rejected += other.rejected
         self.added += other.added
 
-    def tags(self, hierarchy: Hierarchy = "all") -> set[str]:
-        """Each keyword once. A path gives all its levels, or its last; a flat keyword may also be a path."""
+    def tags(self) -> set[str]:
+        """Each keyword once: all levels of every path. A flat keyword may also be a path."""
+        return {level for path in self.places() for level in path}
+
+    def places(self) -> list[tuple[str, ...]]:
+        """All keywords as paths, without those that programs note for themselves."""
         paths = [*self.paths, *(split_path(keyword, "|") for keyword in self.flat)]
-        paths = [path for path in paths if path and path[0].casefold() not in INTERNAL]
-        if hierarchy == "all":
-            return {level for path in paths for level in path}
-        above = {fold(level) for path in paths for level in path[:-1]}
-        return {path[-1] for path in paths if fold(path[-1]) not in above}
+        return [path for path in paths if path and path[0].casefold() not in INTERNAL]
 
     def __bool__(self) -> bool:
         return bool(self.flat or self.paths)

@@ -29,6 +29,8 @@ from starlette.formparsers import MultiPartException
 
 from fewtags import __version__
 from fewtags.data.images import UPLOAD, BadImage, num_pixels, open_resized
+from fewtags.data.tag_tree import TagTree
+from fewtags.engine.predictions import given_tags
 from fewtags.serve.batching import Batcher, QueueFull
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # upper bounds of the latency histogram
@@ -40,6 +42,7 @@ class Tagger(Protocol):
     categories: list[str]
     thresholds: np.ndarray
     size: int
+    tree: TagTree
 
     def probabilities(self, pixels: np.ndarray) -> np.ndarray: ...
 
@@ -232,8 +235,9 @@ class Server:
         if isinstance(row, str):
             return ImageTags(name=name, tags={}, error=row)
         thresholds = self.tagger.thresholds if threshold is None else np.full(len(row), threshold)
-        given = [c for c in np.argsort(-row, kind="stable") if row[c] >= thresholds[c]][:top]
-        return ImageTags(name=name, tags={self.tagger.categories[c]: round(float(row[c]), 6) for c in given})
+        tree, categories = self.tagger.tree, self.tagger.categories
+        given = given_tags(tree.raised(row, categories), categories, thresholds, tree)
+        return ImageTags(name=name, tags={tag: round(value, 6) for tag, value in list(given.items())[:top]})
 
     def metrics(self) -> str:
         """In the Prometheus text format."""

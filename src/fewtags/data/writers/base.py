@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fewtags.data.formats.options import TypedOptions
+from fewtags.data.tag_tree import TagTree
 from fewtags.wording import plural
 
 SHOWN = 5  # problems listed in the summary
@@ -15,6 +16,8 @@ SHOWN = 5  # problems listed in the summary
 
 class TagWriter(Protocol):
     """Writes predicted tags where other software reads them. The image itself is never modified."""
+
+    tree: TagTree  # of the model; set before the first image
 
     def write(self, image: Path, tags: Mapping[str, float]) -> None:
         """`tags` with their probabilities, most probable first."""

@@ -11,6 +11,7 @@ from fewtags.data.aliases import fold
 from fewtags.data.formats.options import TypedOptions
 from fewtags.data.formats.sidecar import sidecar, split_tags
 from fewtags.data.formats.text import read_text
+from fewtags.data.tag_tree import TagTree
 from fewtags.data.writers.base import Tally
 from fewtags.errors import UserError
 
@@ -27,7 +28,7 @@ class SidecarWriteOptions(TypedOptions):
 class SidecarWriter:
     def __init__(self, options: SidecarWriteOptions, dry_run: bool, say: Callable[[str], object]):
         self.options, self.dry_run, self.say = options, dry_run, say
-        self.tally = Tally()
+        self.tally, self.tree = Tally(), TagTree()
 
     def write(self, image: Path, tags: Mapping[str, float]) -> None:
         file = sidecar(image)

@@ -23,6 +23,7 @@ from fewtags.data.aliases import clean, fold
 from fewtags.data.formats.options import TypedOptions
 from fewtags.data.image_files import is_image
 from fewtags.data.photo_keywords import BadKeywords, embedded_keywords, embedded_packet, sidecars
+from fewtags.data.tag_tree import TagTree
 from fewtags.data.writers.base import Tally
 from fewtags.data.writers.xmp_packet import FLAT, TREES, KeywordList, Packet
 from fewtags.data.xml import MalformedXml
@@ -48,14 +49,14 @@ class XmpWriteOptions(TypedOptions):
 class XmpWriter:
     def __init__(self, options: XmpWriteOptions, dry_run: bool, say: Callable[[str], object]):
         self.options, self.dry_run, self.say = options, dry_run, say
-        self.tally = Tally()
+        self.tally, self.tree = Tally(), TagTree()
         self._shared_stems: dict[Path, set[str]] = {}
 
     def write(self, image: Path, tags: Mapping[str, float]) -> None:
         file = self._sidecar(image)
         try:
             base, others = start_of(file, image)
-            merge = merge_keywords(base, others, tags, self.options, new_file=not file.is_file())
+            merge = merge_keywords(base, others, tags, self.options, self.tree, new_file=not file.is_file())
         except (MalformedXml, BadKeywords) as error:
             self.tally.problems.append(f"{file if file.is_file() else image}: {error}")
             return
@@ -119,37 +120,62 @@ def start_of_new(image: Path) -> tuple[bytes, list[str]]:
 
 
 def merge_keywords(
-    base: bytes, others: Sequence[str], tags: Mapping[str, float], options: XmpWriteOptions, *, new_file: bool = False
+    base: bytes,
+    others: Sequence[str],
+    tags: Mapping[str, float],
+    options: XmpWriteOptions,
+    tree: TagTree,
+    *,
+    new_file: bool = False,
 ) -> Merge | None:
     """`base` with the predicted tags; None if that changes nothing. Raises MalformedXml."""
     before, packet = read_packet(base), Packet(base)
-    written = {clean(tag): probability for tag, probability in tags.items() if clean(tag)}
-    if options.marker and written:
-        written[clean(options.marker)] = 1.0
+    written = keywords_for(tags, tree, options.marker)
     ours = {fold(tag): tag for tag in before.predicted}
-    people = {fold(tag) for tag in (*before.flat, *others, *before.tags("all"))} - ours.keys()
-    predicted, rejected = {fold(tag) for tag in written}, {fold(tag) for tag in before.rejected}
-    stale = {key: tag for key, tag in ours.items() if key not in predicted}
-    added = [tag for tag in written if fold(tag) not in people | rejected | ours.keys()]
+    people = {fold(tag) for tag in (*before.flat, *others, *before.tags())} - ours.keys()
+    rejected = {fold(tag) for tag in before.rejected}
+    stale = {key: tag for key, tag in ours.items() if key not in written}
+    added = [one.keyword for key, one in written.items() if key not in people | rejected | ours.keys()]
     own = [*(tag for key, tag in ours.items() if key not in stale), *added]
 
-    paths = [(tag,) for tag in own]
+    paths = [path for tag in own for path in written[fold(tag)].paths]
     record = [NEW_FILE] if new_file or NEW_FILE in before.added else []
-    record += change_list(packet, FLAT, before, paths, others)
+    record += change_list(packet, FLAT, before, paths if tree.flat_parents else tree.without_parents(paths), others)
     for place in TREES:
-        record += change_list(packet, place, before, paths, copies(packet, place, before, others) if own else [])
+        copied = copies(packet, place, before, others, tree) if own else []
+        wanted = paths if tree.lists_parents else [p for p in tree.without_parents([*copied, *paths]) if p in paths]
+        record += change_list(packet, place, before, wanted, filter(None, map(place.text, copied)))
     packet.replace(FEWTAGS, "Predicted", own)
     packet.replace(FEWTAGS, "Rejected", before.rejected)
     packet.replace(FEWTAGS, "Added", record)
-    chances = {fold(tag): probability for tag, probability in written.items()}
-    packet.replace(
-        FEWTAGS, "Probability", [f"{chances.get(fold(tag), 0.0):.3f}" for tag in own] if options.confidence else []
-    )
+    chances = [f"{written[fold(tag)].probability:.3f}" for tag in own] if options.confidence else []
+    packet.replace(FEWTAGS, "Probability", chances)
     if not packet.changed:
         return None
     result = packet.to_bytes()
     check_nothing_lost(result, [*before.flat, *others, *added], stale)
     return Merge(result, added, sorted(stale.values()))
+
+
+@dataclass
+class Written:
+    """A predicted keyword: its places in the tree, usually one."""
+
+    keyword: str
+    probability: float
+    paths: list[tuple[str, ...]]
+
+
+def keywords_for(tags: Mapping[str, float], tree: TagTree, marker: str | None) -> dict[str, Written]:
+    """Folded keyword -> what to write for it."""
+    found: dict[str, Written] = {}
+    for tag, probability in tags.items():
+        path = tuple(map(clean, tree.path(tag)))
+        if path[-1]:
+            found.setdefault(fold(path[-1]), Written(path[-1], probability, [])).paths.append(path)
+    if marker and clean(marker) and found:
+        found[fold(marker)] = Written(clean(marker), 1.0, [(clean(marker),)])
+    return found
 
 
 def change_list(
@@ -173,20 +199,23 @@ def recorded_items(packet: Packet, place: KeywordList, before: Keywords) -> list
     return [text for text in there if fold(text) in added]
 
 
-def copies(packet: Packet, place: KeywordList, before: Keywords, others: Iterable[str]) -> list[str]:
-    """A person's keywords for a new list, which must not hide those of the other lists."""
+def copies(
+    packet: Packet, place: KeywordList, before: Keywords, others: Iterable[str], tree: TagTree
+) -> list[tuple[str, ...]]:
+    """A person's keywords for a new list, which must not hide those of the other lists; each where the tree has it."""
     if packet.has(place):
         return []
     ours = {fold(tag) for tag in before.predicted}
     placed = {fold(level) for path in before.paths for level in path}
-    flat = [(tag,) for tag in (*before.flat, *others) if fold(tag) not in placed]
+    flat = [tree.path_of_keyword(tag) for tag in (*before.flat, *others) if fold(tag) not in placed]
     paths = [path for path in (*before.paths, *flat) if fold(path[-1]) not in ours]
-    return [text for path in paths if (text := place.text(path))]
+    return list(dict.fromkeys(paths)) if tree.lists_parents else tree.without_parents(paths)
 
 
 def check_nothing_lost(packet: bytes, keywords: Collection[str], stale: Mapping[str, str]) -> None:
     """Verify the output by reading it back."""
-    found = {fold(tag) for tag in read_packet(packet).flat}
+    after = read_packet(packet)
+    found = {fold(tag) for tag in (*after.flat, *after.tags())}
     missing = [tag for tag in keywords if fold(tag) not in found and fold(tag) not in stale]
     if missing:
         raise MalformedXml(f"'{missing[0]}' would be lost by writing to it")

@@ -17,7 +17,7 @@ from xml.etree.ElementTree import ParseError, canonicalize
 from fewtags.atomic import atomic_write
 from fewtags.data.aliases import fold
 from fewtags.data.photo_keywords import BadKeywords, sidecars
-from fewtags.data.writers.xmp import NEW_FILE, copies, recorded_items, start_of_new
+from fewtags.data.writers.xmp import NEW_FILE, recorded_items, start_of_new
 from fewtags.data.writers.xmp_packet import FLAT, OTHER_TREES, TREES, KeywordList, Packet
 from fewtags.data.xml import MalformedXml
 from fewtags.data.xmp import FEWTAGS, Keywords, read_packet, recorded_path, split_path
@@ -66,8 +66,9 @@ def untag(
             if FEWTAGS.encode() not in data:
                 continue
             photo = photo_of(file)
-            change = without_ours(data, [] if photo is None else confirmed(photo), forget=forget)
-            alone = change.made and photo is not None and not says_more(change.packet, photo)
+            kept = [] if photo is None else confirmed(photo)
+            change = without_ours(data, kept, forget=forget)
+            alone = change.made and photo is not None and not kept and not says_more(data, photo, forget)
         except (MalformedXml, BadKeywords, OSError) as error:
             done.problems.append(f"{file}: {error}")
             continue
@@ -148,12 +149,15 @@ def without_ours(data: bytes, confirmed: Collection[str] = (), *, forget: bool =
         take_out(packet, place, removed, {fold(text) for text in copied_by_programs(packet, place, before)}, keep)
         if not packet.texts(place):
             packet.remove(place)
-    for name in (*RECORDS, *(["Rejected"] if forget else [])):
-        packet.replace(FEWTAGS, name, [])
-    if not forget:
-        packet.replace(FEWTAGS, "Rejected", before.rejected)
-    packet.undeclare(FEWTAGS)
+    remove_records(packet, [] if forget else before.rejected)
     return Change(packet.to_bytes(), removed, packet.changed, made)
+
+
+def remove_records(packet: Packet, rejected: list[str]) -> None:
+    for name in RECORDS:
+        packet.replace(FEWTAGS, name, [])
+    packet.replace(FEWTAGS, "Rejected", rejected)
+    packet.undeclare(FEWTAGS)
 
 
 def take_out(
@@ -177,15 +181,16 @@ def copied_by_programs(packet: Packet, place: KeywordList, before: Keywords) -> 
     return [text for text, path in levels.items() if path in ours]
 
 
-def says_more(packet: bytes, photo: Path) -> bool:
-    """Does a sidecar have anything that a new one would not get from its photo?"""
-    base, others = start_of_new(photo)
-    start, keywords = Packet(base), read_packet(base)
-    start.change(FLAT, others)
-    for place in TREES:
-        start.change(place, copies(start, place, keywords, others))
+def says_more(data: bytes, photo: Path, forget: bool) -> bool:
+    """Would anything but what fewtags added, or copied from the photo, be lost with a sidecar that it made?"""
+    before, packet = read_packet(data), Packet(data)
+    for place in (FLAT, *TREES):
+        packet.change(place, [], {fold(text) for text in recorded_items(packet, place, before)})
+        if not packet.texts(place):
+            packet.remove(place)
+    remove_records(packet, [] if forget else before.rejected)
     try:
-        return _same_form(packet) != _same_form(start.to_bytes())
+        return _same_form(packet.to_bytes()) != _same_form(Packet(start_of_new(photo)[0]).to_bytes())
     except ParseError:
         return True
 
