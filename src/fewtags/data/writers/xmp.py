@@ -21,7 +21,7 @@ from typing import Literal
 from fewtags.atomic import atomic_write
 from fewtags.data.aliases import clean, fold
 from fewtags.data.formats.options import TypedOptions
-from fewtags.data.image_files import is_image
+from fewtags.data.image_files import is_image, is_raw, raw_of
 from fewtags.data.photo_keywords import BadKeywords, embedded_keywords, embedded_packet, sidecars
 from fewtags.data.tag_tree import TagTree
 from fewtags.data.writers.base import Tally
@@ -74,10 +74,13 @@ class XmpWriter:
         return self.tally.sentence("sidecar", self.dry_run)
 
     def _sidecar(self, image: Path) -> Path:
-        """A photo's existing sidecar, or the name of a new one. `a.xmp` is not used if a.jpg and a.png share it."""
+        """A photo's existing sidecar, or a new one, which has the name of its RAW file if there is one. `a.xmp` is not
+        used if a.jpg and a.png share it."""
+        original = raw_of(image) or image
         shared = image.stem in self._stems_of_several(image.parent)
-        existing = [file for file in sidecars(image) if not shared or file.name.startswith(image.name)]
-        name = image.stem if self.options.naming == "stem" and not shared else image.name
+        own = (image.name, original.name)
+        existing = [file for file in sidecars(image) if not shared or file.name.startswith(own)]
+        name = image.stem if self.options.naming == "stem" and not shared else original.name
         return existing[0] if existing else image.with_name(f"{name}.xmp")
 
     def _stems_of_several(self, folder: Path) -> set[str]:
@@ -85,7 +88,7 @@ class XmpWriter:
             seen: set[str] = set()
             several: set[str] = set()
             for file in folder.iterdir():
-                if is_image(file.name):
+                if is_image(file.name) and not is_raw(file.name):
                     (several if file.stem in seen else seen).add(file.stem)
             self._shared_stems[folder] = several
         return self._shared_stems[folder]

@@ -16,6 +16,7 @@ from xml.etree.ElementTree import ParseError, canonicalize
 
 from fewtags.atomic import atomic_write
 from fewtags.data.aliases import fold
+from fewtags.data.image_files import is_image, is_raw
 from fewtags.data.photo_keywords import BadKeywords, sidecars
 from fewtags.data.writers.xmp import NEW_FILE, recorded_items, start_of_new
 from fewtags.data.writers.xmp_packet import FLAT, OTHER_TREES, TREES, KeywordList, Packet
@@ -111,16 +112,14 @@ def _sidecars_at(path: Path) -> Iterator[Path]:
 
 
 def photo_of(sidecar: Path) -> Path | None:
-    """a.jpg for a.jpg.xmp, and for a.xmp if no other file than a.jpg may be meant."""
+    """a.jpg for a.jpg.xmp, for a.cr2.xmp next to both, and for a.xmp if no other picture may be meant."""
     full = sidecar.with_suffix("")
-    if full.is_file():
+    if full.is_file() and not is_raw(full.name):
         return full
-    others = [file for file in sidecar.parent.glob(f"{glob_escape(full.name)}.*") if file != sidecar and file.is_file()]
-    return others[0] if len(others) == 1 else None
-
-
-def glob_escape(name: str) -> str:
-    return "".join(f"[{character}]" if character in "*?[" else character for character in name)
+    stem = full.stem if full.is_file() else full.name
+    same = [file for file in sorted(sidecar.parent.iterdir()) if file.stem == stem and is_image(file.name)]
+    pictures = [file for file in same if not is_raw(file.name)] or same
+    return pictures[0] if len(pictures) == 1 else None
 
 
 @dataclass(frozen=True)
