@@ -422,6 +422,27 @@ def predict(
 
 
 @app.command()
+def untag(
+    photos: Annotated[list[Path], typer.Argument(help="Photos, folders of photos, or .xmp files.")],
+    reviewed: Annotated[
+        Path | None, typer.Option(help="Keep what reviewers of this run have confirmed.", metavar="RUN")
+    ] = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Also remove the note of keywords that you deleted yourself.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be removed without doing it.")] = False,
+) -> None:
+    """Remove the keywords that `fewtags predict --write xmp` wrote, and nothing else.
+
+    A keyword that you have confirmed since stays: one that you moved in your tree of keywords, or confirmed in the
+    review of RUN. A sidecar that fewtags made and nobody has changed since is deleted.
+    """
+    from fewtags.commands.untag import remove_tags
+
+    print(remove_tags(photos, reviewed=reviewed, forget=forget, dry_run=dry_run))
+
+
+@app.command()
 def discover(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     data: Annotated[

@@ -22,7 +22,7 @@ from fewtags.data.image_files import find_images
 from fewtags.data.inputs import Images, Picture, annotations_of, image_column, listed
 from fewtags.data.prepare import measurable, split_data
 from fewtags.engine.prediction import pooled_features, predict_files
-from fewtags.engine.predictions import name_of
+from fewtags.engine.predictions import given_tags, name_of
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
@@ -209,14 +209,15 @@ class Tagger:
             raise UserError(f"threshold= should be one number, or one per class ({len(self.classes_)} classes).")
         if top is not None and top < 1:
             raise UserError(f"top={top} should be 1 or more.")
-        given = probabilities >= limits
-        order = np.argsort(-probabilities, axis=1, kind="stable")
-        columns = [[c for c in row if kept[c]][:top] for row, kept in zip(order, given, strict=True)]
+        limits = np.broadcast_to(limits, self.classes_.shape)
+        saved = self._fitted()
+        tags = [list(given_tags(row, saved.categories, limits, saved.tree))[:top] for row in probabilities]
         if output == "tags":
-            return [[str(self.classes_[c]) for c in row] for row in columns]
-        indicator = np.zeros(given.shape, dtype=np.int64)
-        for row, chosen in zip(indicator, columns, strict=True):
-            row[chosen] = 1
+            return tags
+        column = {name: c for c, name in enumerate(saved.categories)}
+        indicator = np.zeros(probabilities.shape, dtype=np.int64)
+        for row, chosen in zip(indicator, tags, strict=True):
+            row[[column[tag] for tag in chosen]] = 1
         return indicator
 
     def score(self, images: Images, tags: Any = None, **options: Any) -> float:

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from conftest import Cli
 from fewtags.commands.review import listen
+from fewtags.data.tag_tree import TagTree
 from fewtags.serve.app import Limits, create_app
 from fewtags.serve.batching import Batcher, QueueFull
 
@@ -27,6 +28,7 @@ class Brightness:
 
     categories = ["red", "green", "blue"]  # noqa: RUF012
     thresholds = np.array([0.5, 0.5, 0.5])
+    tree = TagTree()
     size = 8
 
     def __init__(self, seconds=0.0):

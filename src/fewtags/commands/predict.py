@@ -25,8 +25,9 @@ from fewtags.commands.models import How, open_model
 from fewtags.data.csv_cells import protected, unprotected
 from fewtags.data.image_files import Skipped, iter_images, no_images
 from fewtags.data.remote import remote_url
+from fewtags.data.tag_tree import TagTree
 from fewtags.data.writers import WRITERS, TagWriter, open_writer
-from fewtags.engine.predictions import NOT_A_NUMBER, Prediction, name_of
+from fewtags.engine.predictions import NO_TREE, NOT_A_NUMBER, Prediction, name_of
 from fewtags.errors import Interrupted, RunFailed, UserError
 from fewtags.locks import LOCK, only_process_in, only_writer_of
 from fewtags.progress import progress_bar
@@ -67,7 +68,9 @@ def write_predictions(
         thresholds, basis = model.purpose_thresholds(precision, recall)
     if save_thresholds:
         model.keep_thresholds(thresholds)
-    rows = Rows(model.categories, thresholds, top, all_scores)
+    rows = Rows(model.categories, thresholds, top, all_scores, model.tree)
+    if writer is not None:
+        writer.tree = model.tree
     about = {
         "model": model.fingerprint(), "threshold": threshold, "precision": precision, "recall": recall, "top": top,
         "all_scores": all_scores,
@@ -281,9 +284,10 @@ class Rows:
     thresholds: np.ndarray
     top: int | None
     all_scores: bool
+    tree: TagTree = NO_TREE
 
     def tags(self, prediction: Prediction) -> dict[str, float]:
-        return dict(list(prediction.tags(self.categories, self.thresholds).items())[: self.top])
+        return dict(list(prediction.tags(self.categories, self.thresholds, self.tree).items())[: self.top])
 
 
 def csv_rows(stream: IO[str], rows: Rows, with_header: bool) -> Callable[[Prediction], None]:

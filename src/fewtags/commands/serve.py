@@ -33,6 +33,7 @@ class SavedTagger:
         saved = load_model(run)
         self.model = saved.classifier.to(self.device).eval()
         self.categories, self.thresholds, self.size = saved.categories, saved.thresholds, saved.input.size
+        self.tree = saved.tree
 
     def probabilities(self, pixels: np.ndarray) -> np.ndarray:
         with self.torch.inference_mode():

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from fewtags.atomic import atomic_write
+from fewtags.data.tag_tree import TagTree
 from fewtags.errors import UserError
 from fewtags.labels import ABSENT, PRESENT, SPLITS, UNKNOWN
 from fewtags.wording import printable
@@ -66,6 +67,7 @@ class Annotations:
     findings: list[Finding] = field(default_factory=list)  # what the reader could not use
     ids: list[str] | None = None  # image ids in the tool the labels came from
     renamed_tags: dict[str, str | None] = field(default_factory=dict)  # tag as written -> category, None if excluded
+    tree: TagTree = field(default_factory=TagTree)  # which categories imply which, and where keywords are written
 
     def __post_init__(self) -> None:
         shape = (len(self.images), len(self.categories))
@@ -191,7 +193,12 @@ class Annotations:
     def without_labels(self) -> Annotations:
         """The images alone, at their absolute places: to be sent to another machine."""
         return replace(
-            self, root=self.root.absolute(), categories=[], labels=np.zeros((len(self), 0), np.int8), findings=[]
+            self,
+            root=self.root.absolute(),
+            categories=[],
+            labels=np.zeros((len(self), 0), np.int8),
+            findings=[],
+            tree=TagTree(),
         )
 
     def take(self, rows: np.ndarray) -> Annotations:
@@ -234,6 +241,8 @@ class Annotations:
         digest = hashlib.sha256()
         digest.update(json.dumps([self.images, self.categories, self.splits.tolist()]).encode())
         digest.update(np.ascontiguousarray(self.labels).tobytes())
+        if self.tree:
+            digest.update(json.dumps(self.tree.to_json(), sort_keys=True).encode())
         return digest.hexdigest()[:16]
 
     # --- the file format ---
@@ -244,6 +253,7 @@ class Annotations:
         root = os.path.relpath(self.root.resolve(), file.parent.resolve())
         with atomic_write(file) as temporary, temporary.open("w", encoding="utf-8") as out:
             header = {"fewtags": 1, "name": self.name, "root": root, "categories": self.categories}
+            header |= {"tree": self.tree.to_json()} if self.tree else {}
             out.write(json.dumps(header, ensure_ascii=False) + "\n")
             for row in range(len(self)):
                 out.write(json.dumps(self._record(row), ensure_ascii=False) + "\n")

@@ -22,6 +22,8 @@ from PIL import Image, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 
+from fewtags.data.image_files import RAW, is_raw, unsupported_reason
+from fewtags.data.raw_photos import raw_preview
 from fewtags.data.remote import read_remote, remote_url
 from fewtags.errors import DataError, UserError
 
@@ -88,6 +90,12 @@ def open_resized(source: str | Path | bytes, size: tuple[int, int]) -> Image.Ima
     return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
 
 
+def stored_form(path: Path) -> tuple[str, tuple[int, int]]:
+    """Mode and size of the picture in a file, before any conversion. Raises BadImage."""
+    with _opened(path, path) as file:
+        return file.mode, file.size
+
+
 def num_pixels(content: bytes) -> int:
     """By the header of an image file, without unpacking it. Raises BadImage."""
     with _opened(Path(UPLOAD), content) as file:
@@ -138,8 +146,13 @@ def _opened(path: Path, source: Path | bytes) -> Iterator[ImageFile]:
             _check_file(source)
         elif not source:
             raise BadImage(path, "empty file", "it is empty.")
+        turn = 1
+        if is_raw(path.name):
+            source, turn = _preview(path, source)
         content = source if isinstance(source, Path) else io.BytesIO(source)
         with Image.open(content, formats=readable_formats()) as file:
+            if turn != 1 and ORIENTATION not in file.getexif():
+                file.getexif()[ORIENTATION] = turn
             yield file
     except (BadImage, UserError):
         raise
@@ -156,6 +169,13 @@ def _opened(path: Path, source: Path | bytes) -> Iterator[ImageFile]:
         if "truncated" in str(error).lower():
             raise BadImage(path, "truncated image", "the file ends before the picture does.") from error
         raise BadImage(path, "unreadable image", f"it cannot be decoded: {_one_line(error)}.") from error
+
+
+def _preview(path: Path, source: Path | bytes) -> tuple[bytes, int]:
+    try:
+        return raw_preview(str(source) if isinstance(source, Path) else source)
+    except ImportError:
+        raise BadImage(path, "unsupported image", f"it {unsupported_reason(RAW)}.") from None
 
 
 def _check_file(path: Path) -> None:

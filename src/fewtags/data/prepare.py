@@ -128,7 +128,7 @@ def observe(train: Annotations, config: DataConfig) -> tuple[Annotations, np.nda
         labels = single_positive(truth == PRESENT, config.mask_seed)
     else:
         labels = hide_labels(truth == PRESENT, config.known, config.mask_seed)
-    return replace(train, labels=labels), truth
+    return replace(train, labels=train.tree.closed(labels, train.categories)), truth
 
 
 def describe_labels(train: Annotations) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from fewtags.data.images import BadImage, open_resized
 from fewtags.data.prefetch import default_workers
 from fewtags.data.preprocess import LARGEST_SIDE
+from fewtags.data.tag_tree import TagTree
 from fewtags.engine.predictions import Prediction, name_of, prediction_of
 from fewtags.errors import MissingExtra, UserError
 from fewtags.wording import plural
@@ -42,6 +43,7 @@ class ExportedTagger:
             self.categories: list[str] = [str(name) for name in content["categories"]]
             self.thresholds = np.array([float(value) for value in content["thresholds"]])
             self.size = int(content["input"]["size"])
+            self.tree = TagTree.from_json(content.get("tree"))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise UserError(f"{self.file} was not written by `fewtags export`: its metadata is missing.") from error
         if wrong := self._disagreement(opened):
@@ -92,7 +94,7 @@ class ExportedTagger:
             if isinstance(content, str):
                 yield Prediction(name_of(file, 0), None, content)
             else:
-                yield prediction_of(name_of(file, 0), next(rows), "")
+                yield prediction_of(name_of(file, 0), next(rows), "", self.categories, self.tree)
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,12 @@ import numpy as np
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import measurable
 from fewtags.data.remote import remote_url
+from fewtags.data.tag_tree import TagTree
 from fewtags.errors import DataError
 from fewtags.estimates import ScoreBins, log_odds
 from fewtags.metrics import Scores, evaluate_scores
 
+NO_TREE = TagTree()
 NOT_A_NUMBER = "the model's output is NaN: its weights are damaged, or its training diverged."
 
 
@@ -26,13 +28,19 @@ class Prediction:
     probabilities: np.ndarray | None  # [C]; None if the file could not be read
     problem: str = ""
 
-    def tags(self, categories: Sequence[str], thresholds: np.ndarray) -> dict[str, float]:
-        """The tags whose probability reaches their threshold, most probable first."""
-        if self.probabilities is None:
-            return {}
-        order = np.argsort(-self.probabilities, kind="stable")
-        chosen = [c for c in order if self.probabilities[c] >= thresholds[c]]
-        return {categories[c]: float(self.probabilities[c]) for c in chosen}
+    def tags(self, categories: Sequence[str], thresholds: np.ndarray, tree: TagTree = NO_TREE) -> dict[str, float]:
+        """The tags whose probability reaches their threshold and what they imply, most probable first."""
+        return {} if self.probabilities is None else given_tags(self.probabilities, categories, thresholds, tree)
+
+
+def given_tags(
+    probabilities: np.ndarray, categories: Sequence[str], thresholds: np.ndarray, tree: TagTree = NO_TREE
+) -> dict[str, float]:
+    """Tag -> probability, most probable first; of equals, the implied one first, so that no cut-off separates them."""
+    given = tree.given(probabilities, thresholds, categories)
+    depth = np.array([len(tree.implied.get(name, ())) for name in categories])
+    order = np.lexsort(np.stack([depth, -probabilities]))
+    return {categories[c]: float(probabilities[c]) for c in order if given[c]}
 
 
 def name_of(file: object, row: int) -> str:
@@ -40,10 +48,13 @@ def name_of(file: object, row: int) -> str:
     return (remote_url(file) or str(file)) if isinstance(file, Path) else f"image {row}"
 
 
-def prediction_of(image: str, values: np.ndarray | None, problem: str) -> Prediction:
+def prediction_of(
+    image: str, values: np.ndarray | None, problem: str, categories: Sequence[str], tree: TagTree
+) -> Prediction:
+    """From what a model says about an image; here the tree makes no tag more probable than one that it implies."""
     if values is not None and not np.isfinite(values).all():
         return Prediction(image, None, f"{image}: {NOT_A_NUMBER}")
-    return Prediction(image, values, problem)
+    return Prediction(image, None if values is None else tree.raised(values, categories), problem)
 
 
 @dataclass(frozen=True)

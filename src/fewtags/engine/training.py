@@ -419,6 +419,7 @@ def saved_model(run: Run, thresholds: np.ndarray) -> SavedModel:
         thresholds,
         None if words is None else (words.vectors.shape[1], words.learned),
         config.nested(),
+        tree=run.data.train.tree,
     )
 
 

@@ -165,6 +165,7 @@ def metadata(saved: SavedModel, int8: bool) -> dict[str, Any]:
         "fewtags": fewtags.__version__,
         "categories": saved.categories,
         "thresholds": [round(float(threshold), 6) for threshold in saved.thresholds],
+        **({"tree": saved.tree.to_json()} if saved.tree else {}),
         "input": {
             "size": saved.input.size,
             "resize": "bicubic to size x size, aspect ratio not kept",

@@ -2,7 +2,7 @@
 
     config.json         format, backbone, head, input and word vectors: all that is needed to build the model;
                         how it was trained, as a record that nothing depends on
-    labels.json         category names and thresholds
+    labels.json         category names and thresholds, and the tree of the tags if they have one
     model.safetensors   the weights; config.json has their checksum
     README.md           a model card
 
@@ -29,6 +29,7 @@ import fewtags
 from fewtags.atomic import atomic_write, file_checksum, write_json
 from fewtags.contract import WordVectors
 from fewtags.data.preprocess import InputConfig
+from fewtags.data.tag_tree import TagTree
 from fewtags.errors import UserError
 from fewtags.models.backbones import timm_weights
 from fewtags.models.build import ModelConfig, build_classifier
@@ -59,6 +60,7 @@ class SavedModel:
     training: Mapping[str, Any] = field(default_factory=dict)  # a record of the settings; nothing reads it to predict
     data: Mapping[str, Any] = field(default_factory=dict)  # images and known tags of training, for the model card
     quality: Mapping[str, Any] = field(default_factory=dict)  # what was measured or estimated, for the model card
+    tree: TagTree = field(default_factory=TagTree)  # which categories imply which, and where keywords are written
 
     @property
     def method(self) -> str:
@@ -72,7 +74,8 @@ class SavedModel:
             save_file(weights, temporary)
             checksum = file_checksum(temporary)
         thresholds = [round(float(threshold), 6) for threshold in self.thresholds]
-        write_json(folder / LABELS, {"categories": self.categories, "thresholds": thresholds})
+        tree = {"tree": self.tree.to_json()} if self.tree else {}
+        write_json(folder / LABELS, {"categories": self.categories, "thresholds": thresholds, **tree})
         with atomic_write(folder / CARD) as temporary:
             temporary.write_text(self._card(license), encoding="utf-8")
         write_json(folder / CONFIG, {**self._about(), "weights_sha256": checksum})  # last: it marks a model folder
@@ -171,6 +174,7 @@ def _load_format_2(folder: Path) -> SavedModel:
         )
     with damage_of(folder / LABELS):
         categories, thresholds = names_and_thresholds(labels["categories"], labels["thresholds"])
+        tree = TagTree.from_json(labels.get("tree"))
     file = folder / WEIGHTS
     if not file.is_file() or file_checksum(file) != about.get("weights_sha256"):
         raise UserError(f"{file} is missing or damaged (its checksum does not match {CONFIG}).")
@@ -180,7 +184,8 @@ def _load_format_2(folder: Path) -> SavedModel:
         head, words = dict(about["head"]), about["word_vectors"]
         saved = _build(about["model"], about["input"], head.pop("name"), head, categories, words, shapes, file)
     load_weights(saved, read_weights(file), file)
-    return replace(saved, thresholds=thresholds, training=current_names(training), data=data, quality=quality)
+    training = current_names(training)
+    return replace(saved, thresholds=thresholds, training=training, data=data, quality=quality, tree=tree)
 
 
 def _load_format_1(folder: Path) -> SavedModel:

@@ -29,6 +29,8 @@ from starlette.formparsers import MultiPartException
 
 from fewtags import __version__
 from fewtags.data.images import UPLOAD, BadImage, num_pixels, open_resized
+from fewtags.data.tag_tree import TagTree
+from fewtags.engine.predictions import given_tags
 from fewtags.serve.batching import Batcher, QueueFull
 from fewtags.serve.measures import Measures
 
@@ -39,6 +41,7 @@ class Tagger(Protocol):
     categories: list[str]
     thresholds: np.ndarray
     size: int
+    tree: TagTree
 
     def probabilities(self, pixels: np.ndarray) -> np.ndarray: ...
 
@@ -221,8 +224,9 @@ class Server:
         if isinstance(row, str):
             return ImageTags(name=name, tags={}, error=row)
         thresholds = self.tagger.thresholds if threshold is None else np.full(len(row), threshold)
-        given = [c for c in np.argsort(-row, kind="stable") if row[c] >= thresholds[c]][:top]
-        return ImageTags(name=name, tags={self.tagger.categories[c]: round(float(row[c]), 6) for c in given})
+        tree, categories = self.tagger.tree, self.tagger.categories
+        given = given_tags(tree.raised(row, categories), categories, thresholds, tree)
+        return ImageTags(name=name, tags={tag: round(value, 6) for tag, value in list(given.items())[:top]})
 
     def metrics(self, accept: str) -> tuple[bytes, str]:
         self.measures.waiting.set(self.waiting)

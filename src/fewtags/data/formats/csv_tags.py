@@ -25,9 +25,10 @@ from fewtags.data.formats.tables import (
     table_files,
 )
 from fewtags.data.formats.text import only_file
+from fewtags.data.tag_tree import SEPARATOR as LEVELS
 from fewtags.errors import UserError
 
-SEPARATORS = (",", ";", "|")
+SEPARATORS = (",", ";", LEVELS)
 
 
 class CsvOptions(TableOptions):
@@ -128,10 +129,13 @@ def sniff_separator(cells: list[str]) -> str | None:
     """The separator between tags in most cells; None if every cell holds one tag.
 
     A space may also be part of a tag ("polar bear"). It counts as a separator only if that explains
-    the cells with fewer words than there are distinct cells.
+    the cells with fewer words than there are distinct cells. A bar next to another separator is between levels:
+    `animal|dog; sea`.
     """
     usage = {separator: sum(separator in cell for cell in cells) for separator in SEPARATORS}
-    best = max(SEPARATORS, key=lambda separator: usage[separator])
+    if any(LEVELS in cell and (";" in cell or "," in cell) for cell in cells):
+        usage.pop(LEVELS)
+    best = max(usage, key=lambda separator: usage[separator])
     if usage[best]:
         return best
     different = set(cells)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fewtags.data.formats.locate import image_roots
 from fewtags.data.formats.options import LabelFileOptions
 from fewtags.data.formats.rows import SPLIT_WORDS, Row, as_id, assemble, drop_unknown_categories, label_matrix
 from fewtags.data.formats.text import files_with_suffix, only_file, read_head, read_text
+from fewtags.data.tag_tree import TagTree, with_indirect
 from fewtags.errors import DataError
 
 SUFFIXES = (".jsonl", ".ndjson")
@@ -54,7 +56,9 @@ def read_jsonl(path: Path, options: JsonLinesOptions, images: Path | None) -> An
     header, records = split_header(file, parse_lines(file, text, findings))
     rows = [row for where, record in records if (row := read_record(where, record, findings, options))]
     roots = [file.parent / str(header["root"])] if "root" in header and images is None else image_roots(file, images)
-    return assemble(
+    if header:  # its names are final
+        options = options.model_copy(update={"hierarchy": "none"})
+    annotations = assemble(
         rows,
         file=file,
         roots=roots,
@@ -65,6 +69,24 @@ def read_jsonl(path: Path, options: JsonLinesOptions, images: Path | None) -> An
         categories=header.get("categories"),
         folder=images or (path if path.is_dir() and not header else None),
     )
+    return with_tree(annotations, header, file)
+
+
+def with_tree(annotations: Annotations, header: dict[str, Any], file: Path) -> Annotations:
+    """With the tree of a saved file; an alias file of this reading may have renamed its tags."""
+    tree = tree_in(header, file).renamed(annotations.renamed_tags)
+    if not tree:
+        return annotations
+    implied = {**tree.implied, **annotations.tree.implied}
+    tree = replace(tree, implied=with_indirect(implied)).restricted(annotations.categories)
+    return replace(annotations, tree=tree, labels=tree.closed(annotations.labels, annotations.categories))
+
+
+def tree_in(header: dict[str, Any], file: Path) -> TagTree:
+    try:
+        return TagTree.from_json(header.get("tree"))
+    except ValueError as error:
+        raise DataError(f"{file}:1 should be the header of a fewtags annotation file; its tree is {error}.") from None
 
 
 def load_saved(file: Path) -> Annotations:
@@ -87,6 +109,7 @@ def load_saved(file: Path) -> Annotations:
         np.array([SPLIT_WORDS[row.split] for row in rows], dtype=str),
         name=str(header.get("name", file.stem)),
         ids=[row.id for row in rows] if any(row.id for row in rows) else None,
+        tree=tree_in(header, file),
     )
 
 

@@ -99,6 +99,7 @@ def read_onehot(path: Path, options: OnehotOptions, images: Path | None) -> Anno
         ],
         findings=[*findings, *similar_names(categories, file)],
         renamed_tags=tidied.changes,
+        tree=tidied.tree.restricted(categories),
     )
     return add_untagged(annotations, set(located.found), folder, options)
 

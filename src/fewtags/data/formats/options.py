@@ -13,7 +13,7 @@ import yaml
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from fewtags.data.aliases import clean, read_aliases
-from fewtags.data.tag_names import TagRules
+from fewtags.data.tag_names import Hierarchy, TagRules
 from fewtags.errors import UserError, did_you_mean
 from fewtags.settings import Settings
 
@@ -57,6 +57,8 @@ class ReadOptions(TypedOptions):
     """Drop tags that fewer images than this are known to have."""
     merge_case: bool = True
     """Merge tags that differ only in case or whitespace."""
+    hierarchy: Hierarchy = "all"
+    """Tags for "animal|dog": both, and dog implies animal (all); only dog (leaf); or "animal|dog" as it is (none)."""
 
     @field_validator("categories", mode="before")
     @classmethod
@@ -76,7 +78,7 @@ class ReadOptions(TypedOptions):
 
     def tag_rules(self) -> TagRules:
         """How tags are named. Rare ones are dropped only if no list of categories was given."""
-        rules: dict[str, Any] = {"merge_case": self.merge_case}
+        rules: dict[str, Any] = {"merge_case": self.merge_case, "hierarchy": self.hierarchy}
         if self.aliases is not None:
             rules["aliases"] = read_aliases(self.aliases)
         return TagRules(**rules, min_images=self.min_images if self.categories is None else 0)

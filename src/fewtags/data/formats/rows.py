@@ -154,6 +154,7 @@ def label_rows(
         findings=findings,
         ids=[row.id for row in rows] if any(row.id for row in rows) else None,
         renamed_tags=names.changes,
+        tree=names.tree.restricted(vocabulary),
     )
 
 
@@ -161,8 +162,7 @@ def renamed_categories(categories: list[str], names: TagNames, options: ReadOpti
     """A source's own vocabulary under its tags' final names."""
     rules = options.tag_rules()
     final = [names.final.get(name, rules.aliases.final(name)) for name in categories]
-    present = {fold(name) for name in final if name is not None}
-    implied = [other for tag, others in rules.aliases.implied.items() if tag in present for other in sorted(others)]
+    implied = [other for tag in final if tag is not None for other in names.tree.implied.get(tag, ())]
     return list(dict.fromkeys(name for name in [*final, *implied] if name is not None and name not in names.rare))
 
 

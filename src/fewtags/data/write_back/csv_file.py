@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.csv_cells import protected
 from fewtags.data.formats.csv_tags import find_columns, join_loose_tags, sniff_separator, split_tags
 from fewtags.data.formats.tables import cell_at, read_table
+from fewtags.data.tag_tree import SEPARATOR, levels_of
 from fewtags.data.write_back.changes import Change, LabelSource, Rewritten, TagSpelling
 from fewtags.data.write_back.raw import RawTable
 from fewtags.labels import ABSENT, UNKNOWN
@@ -68,10 +70,18 @@ class _CsvEdit:
         for column in (self.columns.tags, self.columns.absent):
             if column is not None:
                 tags = self._tags(cell_at(cells, column))
-                kept = [tag for tag in tags if self.spelling.category(tag.removeprefix("-").strip()) not in changes]
-                if len(kept) < len(tags):
-                    cells[column] = self._joined(cells[column], kept)
+                kept = [shorter for tag in tags if (shorter := self._shortened(tag, changes))]
+                if kept != tags:
+                    cells[column] = self._joined(cells[column], list(dict.fromkeys(kept)))
         return cells
+
+    def _shortened(self, tag: str, changes: Mapping[str, Change]) -> str:
+        """A tag as it is; '' if it changes. Of animal|dog, animal stays where only the dog changes."""
+        levels = levels_of(tag) if self.spelling.has_levels and not tag.startswith("-") else ()
+        if self.spelling.category(tag.removeprefix("-").strip()) not in changes and not levels:
+            return tag
+        kept = list(takewhile(lambda level: self.spelling.category(level) not in changes, levels))
+        return tag if len(kept) == len(levels) and levels else SEPARATOR.join(kept)
 
     def _tags(self, cell: str) -> list[str]:
         """The tags in the order they are written."""
@@ -90,6 +100,7 @@ class _CsvEdit:
     def _add(self, image: str, rows: Sequence[int], tag: str, absent: bool) -> None:
         own_column = absent and self.columns.absent is not None
         column = self.columns.absent if own_column else self.columns.tags
+        tag = SEPARATOR.join(self.spelling.tree.path(tag)) if self.spelling.has_levels else tag
         word = tag if own_column or not absent else f"-{tag}"
         for row in rows:
             cells = self._cells(row)

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from fewtags.atomic import atomic_write
 from fewtags.data.formats.label_studio import image_names, load_tasks
 from fewtags.data.formats.options import TypedOptions
+from fewtags.data.tag_tree import TagTree
 from fewtags.errors import UserError
 from fewtags.wording import plural
 
@@ -45,7 +46,7 @@ class LabelStudioWriter:
         say: Callable[[str], object],
         folders: Sequence[Path] = (),
     ):
-        self.options, self.dry_run, self.say = options, dry_run, say
+        self.options, self.dry_run, self.say, self.tree = options, dry_run, say, TagTree()
         self.tasks: list[dict[str, Any]] = [] if options.tasks is None else load_tasks(options.tasks)
         self.by_name: dict[str, list[dict[str, Any]]] = {}
         for task in self.tasks:
