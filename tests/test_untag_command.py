@@ -14,6 +14,7 @@ import pytest
 from conftest import Cli
 from fewtags.data.formats import read_annotations
 from fewtags.data.writers import open_writer
+from fewtags.data.writers.beside import alone_in
 from fewtags.data.xmp import read_packet
 from fewtags.review.store import DecisionStore, Draft, decisions_file
 
@@ -68,6 +69,34 @@ def test_a_dry_run_only_prints(cli: Cli, trained, photos):
     answer = cli("untag", photos, "--dry-run")
     assert f"{photos / '0.png.xmp'}: delete; - " in answer.out
     assert "16 keywords of fewtags would be removed" in answer.out
+    assert files(photos) == before
+
+
+def test_files_that_belong_to_others_too_are_named_not_changed(cli: Cli, trained, photos, tmp_path):
+    """As when they are written: links out of the folder, one file under two names, read-only files."""
+    predict(cli, trained, photos)
+    (photos / "0.png.xmp").rename(tmp_path / "elsewhere.xmp")
+    (photos / "0.png.xmp").symlink_to("../elsewhere.xmp")
+    (photos / "1.png.xmp").chmod(0o444)
+    (tmp_path / "backup.xmp").hardlink_to(photos / "2.png.xmp")
+    before = files(photos)
+    answer = cli("untag", photos)
+    assert "4 keywords of fewtags removed: 0 sidecars changed, 1 deleted" in answer.out
+    assert "3 not changed because they cannot be read or written" in answer.out
+    assert all(reason in answer.out for reason in ("leads out of the folder", "read-only", "hard links"))
+    del before["3.png.xmp"]
+    assert files(photos) == before
+
+
+def test_not_while_another_process_writes(cli: Cli, trained, photos):
+    predict(cli, trained, photos)
+    before = files(photos)
+    with alone_in([photos], "fewtags predict --write"):
+        answer = cli("untag", photos)
+        assert (answer.code, "in use by another process (fewtags predict --write" in answer.err) == (2, True)
+        assert cli("untag", photos, "--dry-run").code == 0
+    assert files(photos) == before
+    assert cli("untag", photos / "missing" / "a.jpg").code == 2
     assert files(photos) == before
 
 
@@ -162,7 +191,7 @@ def test_what_cannot_be_read_is_left_and_named(cli: Cli, photos):
     broken.write_bytes(b"<urn:fewtags:xmp:1#")
     answer = cli("untag", photos)
     assert answer.code == 0
-    assert f"1 not changed because they cannot be read ({broken}: " in answer.out
+    assert f"1 not changed because they cannot be read or written ({broken}: " in answer.out
     assert broken.read_bytes() == b"<urn:fewtags:xmp:1#"
     missing = cli("untag", photos / "nothing")
     assert (missing.code, missing.err) == (2, f"fewtags: {photos / 'nothing'} does not exist.\n")

@@ -13,7 +13,7 @@ import json
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -27,13 +27,13 @@ from fewtags.data.image_files import Skipped, iter_images, no_images
 from fewtags.data.remote import remote_url
 from fewtags.data.tag_tree import TagTree
 from fewtags.data.writers import WRITERS, TagWriter, open_writer
+from fewtags.data.writers.beside import alone_in, folders_of
 from fewtags.engine.predictions import NO_TREE, NOT_A_NUMBER, Prediction, name_of
 from fewtags.errors import Interrupted, RunFailed, UserError
-from fewtags.locks import LOCK, only_process_in, only_writer_of
+from fewtags.locks import only_writer_of
 from fewtags.progress import progress_bar
 
 FLUSH_EVERY = 64  # rows
-LOCK_FOLDER = ".fewtags"  # there only while tags are written next to photos
 
 
 def write_predictions(
@@ -77,7 +77,7 @@ def write_predictions(
     }  # fmt: skip
     written = Written() if out is None or overwrite else read_written(out, about)
     with (
-        alone_in(() if writer is None else writer.folders),
+        alone_in(() if writer is None else writer.folders, "fewtags predict --write"),
         writing_to(out, about, written, overwrite) as stream,
         progress_bar("Tagging", total, quiet=quiet, unit="images") as bar,
     ):
@@ -105,24 +105,6 @@ def choose_writer(
     if out is not None and out.exists() and not WRITERS[name].resumable:
         raise UserError(f"--write {name} needs all images in one run; {out} has some already, so choose another --out.")
     return writer
-
-
-def folders_of(images: Sequence[Path]) -> list[Path]:
-    """The folders that were given, and those of the files that were."""
-    return list(dict.fromkeys(path if path.is_dir() else path.parent for path in images))
-
-
-@contextmanager
-def alone_in(folders: Sequence[Path]) -> Iterator[None]:
-    """Only one process may write next to these photos. The lock has a folder of its own: a photo folder's .lock may
-    belong to another program."""
-    with ExitStack() as locks:
-        for folder in sorted({folder.resolve() for folder in folders}):
-            own = folder / LOCK_FOLDER
-            if own.is_symlink() or (own / LOCK).is_symlink():
-                raise UserError(f"{own} should be a folder of fewtags, but it is or holds a link; remove it.")
-            locks.enter_context(only_process_in(own, "fewtags predict --write"))
-        yield
 
 
 def row_writer(

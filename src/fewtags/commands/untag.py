@@ -6,7 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from fewtags.data.writers.beside import alone_in, folders_of
 from fewtags.data.writers.xmp_removal import untag
+from fewtags.errors import UserError
 from fewtags.labels import PRESENT
 
 
@@ -15,7 +17,10 @@ def remove_tags(paths: Sequence[Path], *, reviewed: Path | None, forget: bool, d
     confirmed: Callable[[Path], Collection[str]] = lambda photo: ()  # noqa: E731
     if reviewed is not None:
         confirmed = confirmed_in(reviewed)
-    return untag(paths, confirmed, forget=forget, dry_run=dry_run).sentence(dry_run)
+    if missing := next((path for path in paths if not path.exists()), None):
+        raise UserError(f"{missing} does not exist.")  # before a lock is put where it would be
+    with alone_in(() if dry_run else folders_of(paths), "fewtags untag"):
+        return untag(paths, confirmed, forget=forget, dry_run=dry_run).sentence(dry_run)
 
 
 def confirmed_in(run: Path) -> Callable[[Path], Collection[str]]:

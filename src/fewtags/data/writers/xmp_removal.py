@@ -9,18 +9,17 @@ theirs.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree.ElementTree import ParseError, canonicalize
 
-from fewtags.atomic import atomic_write
 from fewtags.data.aliases import fold
 from fewtags.data.image_files import is_image, is_raw
-from fewtags.data.photo_keywords import BadKeywords, sidecars
+from fewtags.data.photo_keywords import sidecars
+from fewtags.data.writers.beside import Beside, Update, folders_of
 from fewtags.data.writers.xmp import NEW_FILE, recorded_items, start_of_new
 from fewtags.data.writers.xmp_packet import FLAT, OTHER_TREES, TREES, KeywordList, Packet
-from fewtags.data.xml import MalformedXml
 from fewtags.data.xmp import FEWTAGS, Keywords, read_packet, recorded_path, split_path
 from fewtags.errors import UserError
 from fewtags.wording import plural
@@ -47,12 +46,12 @@ class Removed:
         if self.problems:
             more = f" and {len(self.problems) - SHOWN:,} more" if len(self.problems) > SHOWN else ""
             shown = "; ".join(self.problems[:SHOWN])
-            parts.append(f"{len(self.problems):,} not changed because they cannot be read ({shown}{more})")
+            parts.append(f"{len(self.problems):,} not changed because they cannot be read or written ({shown}{more})")
         return ", ".join(parts) + "."
 
 
 def untag(
-    paths: Iterable[Path],
+    paths: Sequence[Path],
     confirmed: Callable[[Path], Collection[str]] = lambda photo: (),
     *,
     forget: bool = False,
@@ -60,32 +59,41 @@ def untag(
     say: Callable[[str], object] = print,
 ) -> Removed:
     """Clean the sidecars of these photos and folders. `confirmed` gives the tags a person has confirmed for a photo."""
-    done = Removed()
+    done, beside = Removed(), Beside(folders_of(paths), dry_run, say)
     for file in sidecars_in(paths):
-        try:
-            data = file.read_bytes()
-            if FEWTAGS.encode() not in data:
-                continue
-            photo = photo_of(file)
-            kept = [] if photo is None else confirmed(photo)
-            change = without_ours(data, kept, forget=forget)
-            alone = change.made and photo is not None and not kept and not says_more(data, photo, forget)
-        except (MalformedXml, BadKeywords, OSError) as error:
-            done.problems.append(f"{file}: {error}")
-            continue
-        if not change.changed:
-            continue
-        done.keywords += len(change.removed)
-        done.deleted += alone
-        done.cleaned += not alone
-        if dry_run:
-            say(f"{file}: {'delete; ' if alone else ''}- {', '.join(change.removed) or 'records'}")
-        elif alone:
-            file.unlink()
-        else:
-            with atomic_write(file) as temporary:
-                temporary.write_bytes(change.packet)
+        one = Removal(file, confirmed, forget)
+        if beside.update(file, file, one.update):
+            done.keywords += len(one.removed)
+            done.deleted += one.alone
+            done.cleaned += not one.alone
+    done.problems = beside.tally.problems
     return done
+
+
+@dataclass
+class Removal:
+    """What is taken out of one sidecar."""
+
+    file: Path
+    confirmed: Callable[[Path], Collection[str]]
+    forget: bool
+    removed: Sequence[str] = ()  # keywords
+    alone: bool = False  # nothing is left of the sidecar
+
+    def update(self) -> Update | None:
+        data = self.file.read_bytes()
+        if FEWTAGS.encode() not in data:
+            return None
+        photo = photo_of(self.file)
+        kept = [] if photo is None else self.confirmed(photo)
+        change = without_ours(data, kept, forget=self.forget)
+        if not change.changed:
+            return None
+        self.removed = change.removed
+        own = change.made and not self.file.is_symlink()
+        self.alone = own and photo is not None and not kept and not says_more(data, photo, self.forget)
+        what = f"{'delete; ' if self.alone else ''}- {', '.join(change.removed) or 'records'}"
+        return Update(None if self.alone else change.packet, what)
 
 
 def sidecars_in(paths: Iterable[Path]) -> Iterator[Path]:
