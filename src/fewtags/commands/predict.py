@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,11 +25,13 @@ from fewtags.commands.models import How, open_model
 from fewtags.data.csv_cells import protected, unprotected
 from fewtags.data.image_files import Skipped, iter_images, no_images
 from fewtags.data.remote import remote_url
-from fewtags.data.writers import WRITERS, TagWriter, open_writer
 from fewtags.engine.predictions import NOT_A_NUMBER, Prediction, name_of
 from fewtags.errors import Interrupted, RunFailed, UserError
 from fewtags.locks import try_to_lock
 from fewtags.progress import progress_bar
+
+if TYPE_CHECKING:
+    from fewtags.data.writers import TagWriter
 
 FLUSH_EVERY = 64  # rows
 
@@ -67,7 +69,7 @@ def write_predictions(
     if save_thresholds:
         model.keep_thresholds(thresholds)
     rows = Rows(model.categories, thresholds, top, all_scores)
-    about = {
+    about = {} if out is None else {
         "model": model.fingerprint(), "threshold": threshold, "precision": precision, "recall": recall, "top": top,
         "all_scores": all_scores,
     }  # fmt: skip
@@ -94,6 +96,8 @@ def choose_writer(name: str | None, options: Mapping[str, Any], out: Path | None
         return None
     if dry_run and out is not None:
         raise UserError("--dry-run writes nothing; remove --out.")
+    from fewtags.data.writers import WRITERS, open_writer
+
     writer = open_writer(name, options, dry_run=dry_run)
     if out is not None and out.exists() and not WRITERS[name].resumable:
         raise UserError(f"--write {name} needs all images in one run; {out} has some already, so choose another --out.")

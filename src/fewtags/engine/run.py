@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timm.utils import ModelEmaV3
 from torch import nn
 
 from fewtags import distributed
@@ -35,6 +34,7 @@ from fewtags.metrics import Scores
 from fewtags.models.build import build_classifier, is_from_scratch, make_problem
 from fewtags.models.classifier import Classifier
 from fewtags.models.heads import Head
+from fewtags.models.quick_timm import ModelEmaV3
 
 
 @dataclass(frozen=True)

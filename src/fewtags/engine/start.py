@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterable, Iterator
 
 import torch
-from timm.utils import ModelEmaV3
 from torch import Tensor
 
 from fewtags.contract import Batch
 from fewtags.distributed import gather_rows
 from fewtags.engine.run import Run, make_batches
 from fewtags.models.heads import Head
+from fewtags.models.quick_timm import ModelEmaV3
 
 
 def start_head(run: Run) -> None:

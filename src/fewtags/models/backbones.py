@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import timm
 import torch
 from safetensors.torch import load_file
-from timm.data import ImageNetInfo, infer_imagenet_subset
 from torch import Tensor, nn
 
 from fewtags.errors import RunFailed, UserError, did_you_mean
+from fewtags.models.quick_timm import ImageNetInfo, infer_imagenet_subset, timm
 from fewtags.models.tensor_files import first_line, read_tensors
 
 if TYPE_CHECKING:
