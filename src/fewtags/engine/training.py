@@ -36,6 +36,7 @@ from fewtags.labels import UNKNOWN
 from fewtags.locks import only_process_in
 from fewtags.methods import objective_class
 from fewtags.metrics import Scores
+from fewtags.models.backbones import require_weights
 from fewtags.models.saved import SavedModel, read_object
 from fewtags.progress import duration
 
@@ -79,6 +80,8 @@ def train(
         if not resume:
             refuse_to_overwrite(files)
         checkpoint = load_last(files) if resume and files.can_resume else None
+        if checkpoint is None and config.model.pretrained and config.model.weights is None:
+            require_weights(config.model.backbone)
         if data is None:
             data = prepare_data(config.data, config.seed)
         try:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fewtags.errors import RunFailed, UserError, did_you_mean
+from fewtags.models import hub
 from fewtags.models.quick_timm import ImageNetInfo, infer_imagenet_subset, timm
 from fewtags.models.tensor_files import first_line, read_tensors
 
@@ -188,10 +189,22 @@ def _create(name: str, pretrained: bool, output_stride: int | None = None) -> nn
             ) from error
         if not pretrained:
             return plain
+    reason = ""
     try:
-        return timm.create_model(name, pretrained=True, **more)
+        with hub.cache_if_unreachable() as reason:
+            return timm.create_model(name, pretrained=True, **more)
     except Exception as error:  # the hub client raises many kinds of exceptions
-        raise RunFailed(without_weights(name, first_line(error))) from error
+        raise RunFailed(without_weights(name, reason or first_line(error))) from error
+
+
+def require_weights(name: str) -> None:
+    """Fail now if the weights of timm's `name` are neither in the cache nor can be fetched, and not when the data has
+    been read."""
+    config = None if "/" in name else timm.get_pretrained_cfg(name, allow_unregistered=True)
+    if config is None or not config.hf_hub_id or timm_weights(name) in cached_backbones():
+        return
+    if reason := hub.unreachable():
+        raise RunFailed(without_weights(name, reason))
 
 
 def without_weights(name: str, reason: str) -> str:
@@ -199,7 +212,7 @@ def without_weights(name: str, reason: str) -> str:
     cached = cached_backbones()
     here = f" Already downloaded: {', '.join(cached)}." if cached else ""
     return (
-        f"The pretrained weights of '{name}' could not be fetched ({reason[:200]}). Ways out, the best first: "
+        f"The pretrained weights of '{name}' could not be fetched ({reason}). Ways out, the best first: "
         "(1) with a network, run the same command once; later runs need none. "
         f"(2) Download model.safetensors of timm/{timm_weights(name)} elsewhere and pass it with --weights FILE. "
         "(3) Copy the Hugging Face cache of a machine that has it, and set HF_HOME to that folder. "
@@ -220,8 +233,9 @@ def cached_backbones() -> list[str]:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     prefix = "models--timm--"
-    folders = sorted(file.parents[2].name for file in Path(HF_HUB_CACHE).glob(f"{prefix}*/snapshots/*/*.safetensors"))
-    return list(dict.fromkeys(folder.removeprefix(prefix) for folder in folders))
+    files = Path(HF_HUB_CACHE).glob(f"{prefix}*/snapshots/*/*")
+    folders = sorted({file.parents[2].name for file in files if file.suffix in (".safetensors", ".bin")})
+    return [folder.removeprefix(prefix) for folder in folders]
 
 
 def load_weights(model: nn.Module, file: Path) -> bool:
