@@ -28,7 +28,7 @@ from fewtags.data.remote import remote_url
 from fewtags.engine.predictions import NOT_A_NUMBER, Prediction, name_of
 from fewtags.errors import Interrupted, RunFailed, UserError
 from fewtags.locks import try_to_lock
-from fewtags.progress import progress_bar
+from fewtags.progress import progress_bar, working
 
 if TYPE_CHECKING:
     from fewtags.data.writers import TagWriter
@@ -58,7 +58,8 @@ def write_predictions(
     if writer is not None and (elsewhere := next(filter(remote_url, images), None)) is not None:
         raise UserError(f"--write writes next to local images, but {remote_url(elsewhere)} is remote.")
     skipped = Skipped()
-    total = sum(1 for _ in iter_images(images, skipped))
+    with working("Looking for images", quiet=quiet):
+        total = sum(1 for _ in iter_images(images, skipped))
     if not total:
         raise no_images()
     model = open_model(run)

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fewtags.errors import MissingExtra, UserError
+from fewtags.progress import working
 
 FIRST_PORT = 8321  # then the next free one
 
@@ -28,6 +29,8 @@ def review(
 ) -> None:
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise MissingExtra("The review page", "serve")
+    if not quiet:
+        print(f"Opening {run} for review.", file=sys.stderr, flush=True)
     import uvicorn
 
     from fewtags.review.guard import Address
@@ -36,7 +39,8 @@ def review(
 
     listening = listen(host, port)
     address = Address(host, listening.getsockname()[1])
-    opened = open_review(run, reviewer=reviewer or user_name(), read_only=read_only, quiet=quiet)
+    with working("Opening the review", quiet=quiet):
+        opened = open_review(run, reviewer=reviewer or user_name(), read_only=read_only, quiet=quiet)
     token = secrets.token_urlsafe(24)
     app = make_app(
         opened.session,

@@ -27,7 +27,8 @@ def start_head(run: Run) -> None:
     decided = None
     if run.data.given is not None and model.head.assumes_random_labels:
         batches = decided = Decided(run, batches)
-    start = run.learner.start(batches, len(run.data.train))
+    with run.log.working(f"Fitting the {run.config.head_name} head"):
+        start = run.learner.start(batches, len(run.data.train))
     run.log.say(start.sentence)
     if decided is not None and not run.learner.objective.trains:
         decided.tell(model.head)
@@ -59,7 +60,7 @@ class TrainingMaps:
         run = self.run
         self.passes += 1
         title = f"Pass {self.passes} over the images"
-        with run.log.progress_bar(title, self.batches.num_steps) as bar:
+        with run.log.progress_bar(title, self.batches.num_steps, "batches") as bar:
             for loaded in self.batches.epoch():
                 bar.step()
                 run.report_broken(loaded.broken, run.data.train)

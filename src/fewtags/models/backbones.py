@@ -197,16 +197,6 @@ def _create(name: str, pretrained: bool, output_stride: int | None = None) -> nn
         raise RunFailed(without_weights(name, reason or first_line(error))) from error
 
 
-def require_weights(name: str) -> None:
-    """Fail now if the weights of timm's `name` are neither in the cache nor can be fetched, and not when the data has
-    been read."""
-    config = None if "/" in name else timm.get_pretrained_cfg(name, allow_unregistered=True)
-    if config is None or not config.hf_hub_id or timm_weights(name) in cached_backbones():
-        return
-    if reason := hub.unreachable():
-        raise RunFailed(without_weights(name, reason))
-
-
 def without_weights(name: str, reason: str) -> str:
     """What to do where the weights cannot be downloaded, the best way first."""
     cached = cached_backbones()
