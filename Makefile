@@ -15,13 +15,14 @@ help:  ## Show what can be made
 
 setup: .venv/.ready  ## Create .venv/ with the locked versions; does nothing when they are installed
 
-# uv is taken from the PATH, or else put into the project's own environment by pip.
+# uv is taken from the PATH, or else put into the project's own environment by pip. Nothing is compiled beforehand: of
+# 18,000 files the demo imports 1,600, which Python compiles when it does.
 .venv/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fewtags needs Python 3.11 or newer; say which with: make PYTHON=python3.11"; exit 2; }
 	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	command -v uv >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	UV=$$(command -v uv || echo $(BIN)/uv); \
-	  $$UV pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements.lock && \
+	  $$UV pip install --quiet --python $(BIN)/python -r requirements.lock && \
 	  $$UV pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -34,7 +35,7 @@ browser:  ## Install the browser (Debian's chromium) in which the tests try the 
 test: setup lint  ## Check style and types, then run the tests on two cores
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "No browser is installed, so the review page is not tried in one; \`make browser\` installs it."
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow"
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow" --durations=10
 
 test-slow: setup  ## The tests that take over a minute
 	$(TEST_ENV) $(BIN)/python -m pytest -m slow
