@@ -32,10 +32,11 @@ demo: setup  ## Draw images, hide most of their tags, train, and show what was f
 browser:  ## Install the browser (Debian's chromium) in which the tests try the review page
 	@command -v chromium || $$(test "$$(id -u)" = 0 || echo sudo) apt-get install -y chromium
 
+# All tests of a file run in one of the two processes, so that what they share (runs, exported models, clusters) is made once.
 test: setup lint  ## Check style and types, then run the tests on two cores
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "No browser is installed, so the review page is not tried in one; \`make browser\` installs it."
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow" --durations=10
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" --durations=10
 
 test-slow: setup  ## The tests that take over a minute
 	$(TEST_ENV) $(BIN)/python -m pytest -m slow
@@ -58,7 +59,7 @@ docs-serve: docs  ## Read the documentation in a browser: http://127.0.0.1:8008
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8008
 
 coverage: setup  ## Run the tests and show which lines they reach
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 -m "not slow" --cov=fewtags --cov-report=term:skip-covered --cov-report=xml
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" --cov=fewtags --cov-report=term:skip-covered --cov-report=xml
 
 release-check: setup  ## Build the wheel, install it into a clean environment and try it there
 	$(BIN)/python tools/release_check.py
