@@ -25,7 +25,7 @@ WITHOUT_TORCH = (
 
 
 @pytest.fixture(scope="module")
-def exported(trained, patches, tmp_path_factory) -> Path:
+def exported(trained, patches, tmp_path_factory, traced_once) -> Path:
     file = tmp_path_factory.mktemp("exported") / "model.onnx"
     export_model(load_model(trained), file, images=[patches.path(0)])
     return file
