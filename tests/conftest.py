@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -174,6 +175,27 @@ def partly_tagged(patches: Annotations, some_tags: Path, tmp_path_factory: pytes
     data = {"source": str(patches.root), "tags": str(some_tags)}
     train(load_config(None, [*settings, "method=instant"], data=data), folder, quiet=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def traced_once() -> Iterator[None]:
+    """The same model is traced for ONNX once, however often it is exported: that takes longer than the rest."""
+    from fewtags.export import onnx_file
+    from fewtags.models.tensor_files import add_tensors
+
+    write_onnx, kept = onnx_file.write_onnx, dict[str, bytes]()
+
+    def write(model: Any, file: Path, size: int) -> None:
+        digest = hashlib.sha256(f"{size} {model}".encode())
+        add_tensors(digest, dict(model.named_parameters()) | dict(model.named_buffers()))
+        if digest.hexdigest() not in kept:
+            write_onnx(model, file, size)
+            kept[digest.hexdigest()] = file.read_bytes()
+        file.write_bytes(kept[digest.hexdigest()])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnx_file, "write_onnx", write)
+        yield
 
 
 # --- a review of made images (tests/review; a conftest of its own would hide this one) ---

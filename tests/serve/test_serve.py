@@ -2,8 +2,10 @@
 
 import http.client
 import io
+import socket
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,7 @@ class Brightness:
     thresholds = np.array([0.5, 0.5, 0.5])
     tree = TagTree()
     size = 8
+    on_one_core = None
 
     def __init__(self, seconds=0.0):
         self.seconds = seconds
@@ -109,16 +112,59 @@ def test_an_image_of_too_many_pixels_is_refused_by_its_header():
         assert client.post("/v1/tags", content=picture("red", side=30)).json()["images"][0]["error"] is None
 
 
-def test_stopping_answers_what_is_under_way_and_takes_nothing_new():
+@contextmanager
+def running(app):
+    """The app in a server of its own, as `fewtags serve` runs it; yields its port."""
     uvicorn = pytest.importorskip("uvicorn")
     with listen("127.0.0.1", 0) as bound:
-        port = bound.getsockname()[1]
-        server = uvicorn.Server(uvicorn.Config(create_app(Brightness(seconds=0.3)), log_level="error"))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
         thread = threading.Thread(target=lambda: server.run(sockets=[bound]))
         thread.start()
         while not server.started:
             time.sleep(0.01)
-        answers = []
+        try:
+            yield bound.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join(20)
+
+
+def test_a_kept_connection_does_not_wait_for_acknowledgements():
+    """They are delayed by 40 ms once a connection is no longer new; every response is two packets."""
+    with running(create_app(Brightness())) as port:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        seconds = []
+        for _ in range(60):
+            started = time.monotonic()
+            connection.request("POST", "/v1/tags", picture("red"))
+            connection.getresponse().read()
+            seconds.append(time.monotonic() - started)
+        connection.close()
+    assert min(seconds[40:]) < 0.035
+
+
+def test_beyond_the_queue_a_request_is_refused_before_its_upload_is_read():
+    app = create_app(Brightness(), Limits(queue=1))
+    with running(app) as port:
+        app.state.server.waiting = 1
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+            client.sendall(b"POST /v1/tags HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n")  # and no body
+            assert status(client) == 429
+            app.state.server.waiting = 0
+            client.sendall(b"x" * 5000 + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")  # the connection is still good
+            assert status(client) == 200
+
+
+def status(client):
+    response = http.client.HTTPResponse(client)
+    response.begin()
+    response.read()
+    return response.status
+
+
+def test_stopping_answers_what_is_under_way_and_takes_nothing_new():
+    answers = []
+    with running(create_app(Brightness(seconds=0.3))) as port:
 
         def post():
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
@@ -129,9 +175,8 @@ def test_stopping_answers_what_is_under_way_and_takes_nothing_new():
         for client in clients:
             client.start()
         time.sleep(0.2)
-        server.should_exit = True
-        for waiting in (*clients, thread):
-            waiting.join(20)
+    for client in clients:
+        client.join(20)
     assert answers == [200] * 4
     with pytest.raises(OSError):
         http.client.HTTPConnection("127.0.0.1", port, timeout=2).request("GET", "/healthz")
@@ -232,7 +277,7 @@ def test_what_waits_together_goes_through_the_model_together():
         release.wait(5)
         return pixels.reshape(len(pixels), -1)[:, :1]
 
-    batcher = Batcher(model, max_batch=4, max_wait=0.01, max_queue=10)
+    batcher = Batcher(model, max_batch=4, max_queue=10)
     first = batcher.submit(np.full((3, 1, 1), 7))
     while not sizes:
         time.sleep(0.001)
@@ -242,6 +287,41 @@ def test_what_waits_together_goes_through_the_model_together():
     assert [int(other.result()[0]) for other in others] == list(range(6))
     assert sizes == [1, 4, 2]
     batcher.stop()
+
+
+def test_one_image_is_computed_on_all_cores_and_what_comes_meanwhile_on_one_each():
+    release, calls = threading.Event(), []
+
+    def model(how):
+        def run(pixels):
+            calls.append((how, len(pixels)))
+            release.wait(5)
+            return pixels.reshape(len(pixels), -1)[:, :1]
+
+        return run
+
+    batcher = Batcher(model("all cores"), model("one core"), num_threads=2, max_batch=4)
+    answers = [batcher.submit(np.full((3, 1, 1), 0))]
+    while not calls:
+        time.sleep(0.001)
+    answers += [batcher.submit(np.full((3, 1, 1), 1))]
+    while len(calls) < 2:
+        time.sleep(0.001)
+    answers += [batcher.submit(np.full((3, 1, 1), n)) for n in range(2, 8)]
+    release.set()
+    assert [int(answer.result()[0]) for answer in answers] == list(range(8))
+    assert calls[:2] == [("all cores", 1), ("one core", 1)]
+    assert sum(number for _, number in calls) == 8
+    assert max(number for _, number in calls) == 3, "a thread takes its half of the six that wait"
+    batcher.stop()
+
+
+def test_a_saved_model_says_the_same_on_one_core_and_on_all():
+    from fewtags.commands.serve import load_tagger
+
+    tagger = load_tagger(Path(__file__).parents[1] / "golden" / "format-2", "cpu")
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 3, tagger.size, tagger.size), dtype=np.uint8)
+    np.testing.assert_allclose(tagger.on_one_core(pixels), tagger.probabilities(pixels), atol=1e-5)
 
 
 def test_a_failing_batch_fails_its_requests_and_no_other():

@@ -13,10 +13,10 @@ import json
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,12 +26,13 @@ from fewtags.data.csv_cells import protected, unprotected
 from fewtags.data.image_files import Skipped, iter_images, no_images
 from fewtags.data.remote import remote_url
 from fewtags.data.tag_tree import TagTree
-from fewtags.data.writers import WRITERS, TagWriter, open_writer
-from fewtags.data.writers.beside import alone_in, folders_of
 from fewtags.engine.predictions import NO_TREE, NOT_A_NUMBER, Prediction, name_of
 from fewtags.errors import Interrupted, RunFailed, UserError
 from fewtags.locks import only_writer_of
-from fewtags.progress import progress_bar
+from fewtags.progress import progress_bar, working
+
+if TYPE_CHECKING:
+    from fewtags.data.writers import TagWriter
 
 FLUSH_EVERY = 64  # rows
 
@@ -58,7 +59,8 @@ def write_predictions(
     if writer is not None and (elsewhere := next(filter(remote_url, images), None)) is not None:
         raise UserError(f"--write writes next to local images, but {remote_url(elsewhere)} is remote.")
     skipped = Skipped()
-    total = sum(1 for _ in iter_images(images, skipped))
+    with working("Looking for images", quiet=quiet):
+        total = sum(1 for _ in iter_images(images, skipped))
     if not total:
         raise no_images()
     model = open_model(run)
@@ -71,13 +73,13 @@ def write_predictions(
     rows = Rows(model.categories, thresholds, top, all_scores, model.tree)
     if writer is not None:
         writer.tree = model.tree
-    about = {
+    about = {} if out is None else {
         "model": model.fingerprint(), "threshold": threshold, "precision": precision, "recall": recall, "top": top,
         "all_scores": all_scores,
     }  # fmt: skip
     written = Written() if out is None or overwrite else read_written(out, about)
     with (
-        alone_in(() if writer is None else writer.folders, "fewtags predict --write"),
+        alone_beside_photos(writer),
         writing_to(out, about, written, overwrite) as stream,
         progress_bar("Tagging", total, quiet=quiet, unit="images") as bar,
     ):
@@ -101,10 +103,21 @@ def choose_writer(
         return None
     if dry_run and out is not None:
         raise UserError("--dry-run writes nothing; remove --out.")
+    from fewtags.data.writers import WRITERS, open_writer
+    from fewtags.data.writers.beside import folders_of
+
     writer = open_writer(name, options, folders=folders_of(images), dry_run=dry_run)
     if out is not None and out.exists() and not WRITERS[name].resumable:
         raise UserError(f"--write {name} needs all images in one run; {out} has some already, so choose another --out.")
     return writer
+
+
+def alone_beside_photos(writer: TagWriter | None) -> AbstractContextManager[None]:
+    if writer is None:
+        return nullcontext()
+    from fewtags.data.writers.beside import alone_in
+
+    return alone_in(writer.folders, "fewtags predict --write")
 
 
 def row_writer(

@@ -34,8 +34,17 @@ class SavedTagger:
         self.model = saved.classifier.to(self.device).eval()
         self.categories, self.thresholds, self.size = saved.categories, saved.thresholds, saved.input.size
         self.tree = saved.tree
+        self.num_threads = torch.get_num_threads()
+        self.on_one_core = self._on_one_core if self.device.type == "cpu" else None
 
     def probabilities(self, pixels: np.ndarray) -> np.ndarray:
+        return self._run(pixels, self.num_threads)
+
+    def _on_one_core(self, pixels: np.ndarray) -> np.ndarray:
+        return self._run(pixels, 1)
+
+    def _run(self, pixels: np.ndarray, num_threads: int) -> np.ndarray:
+        self.torch.set_num_threads(num_threads)  # of the calling thread
         with self.torch.inference_mode():
             images = self.torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device)
             return self.model(images).logits.sigmoid().cpu().numpy()
@@ -62,7 +71,7 @@ def serve(model: Path, *, host: str, port: int, device: str, limits: Limits, api
         app = create_app(load_tagger(model, device), limits, api_key)
         shown = f"[{host}]" if ":" in host else host
         print(f"http://{shown}:{bound.getsockname()[1]}/v1/tags", flush=True)
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=STOP_SECONDS)
+        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=STOP_SECONDS)
         uvicorn.Server(config).run(sockets=[bound])
 
 

@@ -30,6 +30,7 @@ from fewtags.errors import DataError, UserError
 # Formats we accept, whatever the file's name. Pillow knows more, but nobody keeps photos in the rest, and
 # some start other programs (EPS runs Ghostscript). HEIF is available if pillow-heif is installed.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000", "HEIF")
+LARGEST_SIDE = 4096  # of what a model takes: a batch of eight is half a gigabyte before the first layer
 DECODER = 2  # increased when an image file decodes to different pixels: caches are then recomputed
 OVERSAMPLING = 2  # with 2, scaling changes the 224 px result by 0.2 grey levels on average
 STRIP_PIXELS = 2**20  # converted per strip of this size, so only the file's own pixels are in memory

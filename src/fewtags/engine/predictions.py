@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from fewtags.data.annotations import Annotations
-from fewtags.data.prepare import measurable
 from fewtags.data.remote import remote_url
 from fewtags.data.tag_tree import TagTree
 from fewtags.errors import DataError
@@ -86,6 +85,8 @@ def measure(predictions: Predictions, annotations: Annotations, threshold: float
     """Scores over the readable images and, if labels are partial, over the known ones (see `measurable`)."""
     if not predictions.read.any():
         raise DataError(f"None of the {len(annotations)} evaluation images (val or test) could be read.")
+    from fewtags.data.prepare import measurable  # brings every label reader, which `predict` does not need
+
     truth, mask = measurable(annotations.labels[predictions.read])
     return evaluate_scores(predictions.probabilities[predictions.read], truth, mask=mask, threshold=threshold)
 

@@ -18,7 +18,7 @@ from fewtags import distributed
 from fewtags.atomic import append_line, atomic_write
 from fewtags.engine.run_folder import RunFolder
 from fewtags.loggers import Logger, Table
-from fewtags.progress import ProgressBar, progress_bar
+from fewtags.progress import ProgressBar, progress_bar, working
 
 
 class RunLog:
@@ -64,6 +64,9 @@ class RunLog:
 
     def progress_bar(self, title: str, total: int, unit: str = "") -> AbstractContextManager[ProgressBar]:
         return progress_bar(title, total, self.console, self.quiet, unit)
+
+    def working(self, title: str) -> AbstractContextManager[None]:
+        return working(title, self.console, self.quiet)
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:

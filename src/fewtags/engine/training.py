@@ -81,7 +81,10 @@ def train(
             refuse_to_overwrite(files)
         checkpoint = load_last(files) if resume and files.can_resume else None
         if data is None:
-            data = prepare_data(config.data, config.seed)
+            if config.data.source:
+                log.say(f"Reading the labels of {config.data.source}.")
+            with log.working("Reading labels"):
+                data = prepare_data(config.data, config.seed)
         try:
             run = build_run(config, folder, data, device, log)
             start_new(run) if checkpoint is None else resume_from(run, checkpoint)
@@ -160,7 +163,7 @@ def train_one_epoch(run: Run, stop: Callable[[], bool]) -> None:
         run.learner.objective.start_epoch(run.progress())
     title = f"Epoch {run.epoch + 1}/{run.config.train.epochs}"
     num_steps = run.train_batches.num_steps
-    with run.log.progress_bar(title, num_steps - run.step) as bar:
+    with run.log.progress_bar(title, num_steps - run.step, "steps") as bar:
         for loaded in run.train_batches.epoch(run.epoch, run.step):
             run.report_broken(loaded.broken, run.data.train)
             # A rank alone in a step would wait for the others forever; the same holds for stopping below.
@@ -349,7 +352,7 @@ def measure_split(run: Run, split: str) -> Scores | None:
                 run.config, run.learner, part, run.device, training=False, log=run.log
             )
         batches = run.eval_batches[split]
-        with run.log.progress_bar("Evaluating", batches.num_steps) as bar:
+        with run.log.progress_bar("Evaluating", batches.num_steps, "batches") as bar:
             predictions = predict(run.model, batches, part.labels.shape, run.device, run.autocast, bar.step)
         run.report_broken(predictions.broken, part)
         run.latest[split] = Measured(measure(predictions, part), predictions)
@@ -378,7 +381,8 @@ def finish_run(run: Run) -> RunResult:
             last, split, result[name] = scores, name, summary_of(scores)
             run.best = run.best or {"epoch": run.epoch, "split": name, **result[name]}  # if no epoch was trained
     result["best"] = run.best
-    thresholds = thresholds_of(run)
+    with run.log.working("Choosing thresholds"):
+        thresholds = thresholds_of(run)
     share_broken(run)
     if distributed.is_main():
         for name, measured in run.latest.items():
@@ -386,7 +390,8 @@ def finish_run(run: Run) -> RunResult:
                 np.savez_compressed(out, probabilities=measured.predictions.probabilities)
         saved = saved_model(run, thresholds)
         saved.save(run.files.model)
-        estimates = estimate_run(run, saved)
+        with run.log.working("Estimating quality"):
+            estimates = estimate_run(run, saved)
         result |= {"estimates": estimates} if estimates else {}
         # Saved again with the model card's numbers: estimating may take long, and the model is already safe.
         saved = replace(saved, data=data_facts(run.data), quality=quality_facts(result, run.data))

@@ -12,13 +12,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
-from timm.models import save_for_hf
 from torch import Tensor, nn
 
 from fewtags.errors import RunFailed, UserError
 from fewtags.models.heads import LinearHead
+from fewtags.models.quick_timm import timm
 from fewtags.models.saved import SavedModel
 
 TOLERANCE = 1e-4  # of logits; the layers are the same, so they differ by rounding at most
@@ -38,7 +37,9 @@ def export_to_timm(saved: SavedModel, folder: Path) -> float:
     about = {"label_names": saved.categories, "thresholds": [round(float(t), 6) for t in saved.thresholds]}
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as made:
-        save_for_hf(model, made, model_config=about, model_args=model_arguments(saved), safe_serialization=True)
+        timm.models.save_for_hf(
+            model, made, model_config=about, model_args=model_arguments(saved), safe_serialization=True
+        )
         for file in Path(made).iterdir():
             shutil.move(file, folder / file.name)
     return difference

@@ -175,13 +175,14 @@ def _load_format_2(folder: Path) -> SavedModel:
     with damage_of(folder / LABELS):
         categories, thresholds = names_and_thresholds(labels["categories"], labels["thresholds"])
         tree = TagTree.from_json(labels.get("tree"))
+    with damage_of(folder / CONFIG):
+        training, data, quality = (dict(about.get(name) or {}) for name in ("training", "data", "quality"))
+        head, words = dict(about["head"]), about["word_vectors"]
     file = folder / WEIGHTS
     if not file.is_file() or file_checksum(file) != about.get("weights_sha256"):
         raise UserError(f"{file} is missing or damaged (its checksum does not match {CONFIG}).")
     shapes = weight_shapes(file)
     with damage_of(folder / CONFIG):
-        training, data, quality = (dict(about.get(name) or {}) for name in ("training", "data", "quality"))
-        head, words = dict(about["head"]), about["word_vectors"]
         saved = _build(about["model"], about["input"], head.pop("name"), head, categories, words, shapes, file)
     load_weights(saved, read_weights(file), file)
     training = current_names(training)
