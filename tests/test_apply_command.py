@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from conftest import TINY, Cli
+from fewtags.commands import apply
 from fewtags.config import load_config
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
@@ -170,6 +171,26 @@ def test_everything_is_on_disk_before_it_gets_its_name(cli: Cli, reviewed_text_f
     assert texts == {f"{row:02}.txt" for row in range(24)}
     assert synced[-1] == tmp_path
     assert synced[-2].name.startswith("fewtags-")
+
+
+@pytest.mark.parametrize("edit", ["a row less", "another tag", "removed"])
+def test_a_label_file_that_is_edited_meanwhile_is_said(cli: Cli, reviewed: Path, tmp_path: Path, monkeypatch, edit):
+    """Between reading the labels and reading the lines that are kept."""
+    tags = tmp_path / "tags.csv"
+    reread = apply.rewrite
+
+    def edited(*arguments):
+        lines = tags.read_text().splitlines(keepends=True)
+        if edit == "removed":
+            tags.unlink()
+        else:
+            tags.write_text("".join(lines[:-3]) if edit == "a row less" else "".join(lines).replace("red", "rot"))
+        return reread(*arguments)
+
+    monkeypatch.setattr(apply, "rewrite", edited)
+    answer = cli("apply", reviewed, "--yes")
+    assert (answer.code, "was changed while it was read; run the command again" in answer.err) == (3, True), answer.err
+    assert not (reviewed / "reviewed").exists()
 
 
 READ_ONLY = """

@@ -80,3 +80,28 @@ def test_mistakes_are_one_sentence(hub, tmp_path, repo, sentence):
 def test_a_hub_that_does_not_answer(tmp_path):
     with pytest.raises(UserError, match="could not be reached"):
         Tagger.from_hub("me/x", endpoint="http://127.0.0.1:9", cache_dir=tmp_path, token=False)
+
+
+@pytest.mark.parametrize("name", ["config.json", "labels.json", "model.safetensors"])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_download_that_breaks_off_is_said_and_done_again(hub, tmp_path, name, share, monkeypatch):
+    Tagger.load(GOLDEN / "format-2").push_to_hub("me/photos", token="hf_x", endpoint=hub.address)
+    whole = hub.get
+
+    def broken(request, path):
+        if request.command != "GET" or not path.endswith(f"/{name}"):
+            return whole(request, path)
+        content = hub.repositories["me/photos"][name]
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(content)))
+        request.end_headers()
+        request.wfile.write(content[: int(share * len(content))])
+        request.close_connection = True
+
+    monkeypatch.setattr(hub, "get", broken)
+    with pytest.raises(UserError, match="The connection to the hub broke off at me/photos") as said:
+        Tagger.from_hub("me/photos", endpoint=hub.address, cache_dir=tmp_path, token=False)
+    assert "\n" not in str(said.value)
+    monkeypatch.undo()
+    again = Tagger.from_hub("me/photos", endpoint=hub.address, cache_dir=tmp_path, token=False)
+    assert again.classes_.tolist() == Tagger.load(GOLDEN / "format-2").classes_.tolist()

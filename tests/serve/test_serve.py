@@ -1,5 +1,6 @@
 """Tags over HTTP: what it answers, what it refuses, and that requests share batches."""
 
+import asyncio
 import http.client
 import io
 import socket
@@ -356,3 +357,103 @@ def test_a_saved_model_is_served():
     with TestClient(create_app(tagger)) as client:
         content = next((golden / "pictures").glob("*.jpg")).read_bytes()
         assert client.post("/v1/tags", content=content).json()["images"][0]["error"] is None
+
+
+# --- memory, and what the schema promises ---
+
+
+def post_slowly(app, size: int | None, statuses: list, *, form: bool = False):
+    """A request that declares its size and sends nothing; gives the answer's status once there is one."""
+    headers = [(b"content-type", b"multipart/form-data; boundary=x" if form else b"image/png")]
+    headers += [] if size is None else [(b"content-length", str(size).encode())]
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": "/v1/tags",
+        "raw_path": b"/v1/tags", "query_string": b"", "root_path": "", "scheme": "http", "headers": headers,
+        "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1),
+    }  # fmt: skip
+
+    async def receive():
+        await asyncio.sleep(60)
+
+    async def send(message):
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    return app(scope, receive, send)
+
+
+@pytest.mark.parametrize(
+    ("size", "form", "taken"), [(19_000_000, False, 5), (19_000_000, True, 2), (None, False, 5), (1000, False, 30)]
+)
+def test_room_is_reserved_before_a_body_is_read(size, form, taken):
+    """60 slow bodies of 19 MB took a gigabyte."""
+    limits = Limits(bytes=20_000_000, memory=100_000_000, queue=30)
+    app = create_app(Brightness(), limits)
+
+    async def many() -> list[int]:
+        statuses: list[int] = []
+        tasks = [asyncio.create_task(post_slowly(app, size, statuses, form=form)) for _ in range(60)]
+        await asyncio.sleep(0.5)
+        assert app.state.server.held <= limits.memory
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return statuses
+
+    with TestClient(app) as client:
+        assert asyncio.run(many()) == [429] * (60 - taken)
+        assert (app.state.server.held, app.state.server.waiting) == (0, 0)
+        assert client.post("/v1/tags", content=picture("red")).status_code == 200
+
+
+def test_one_request_of_the_largest_size_always_fits():
+    with TestClient(create_app(Brightness(), Limits(bytes=20_000, memory=1))) as client:
+        assert client.post("/v1/tags", content=picture("red")).status_code == 200
+        assert client.post("/v1/tags", files=[("images", ("a.png", picture("red"), "image/png"))]).status_code == 200
+
+
+def test_a_form_is_one_in_capitals_too(client):
+    boundary = "xyz"
+    head = f'--{boundary}\r\nContent-Disposition: form-data; name="images"; filename="a.png"\r\n\r\n'
+    body = head.encode() + picture("red") + f"\r\n--{boundary}--\r\n".encode()
+    answer = client.post(
+        "/v1/tags", content=body, headers={"Content-Type": f"Multipart/Form-Data; boundary={boundary}"}
+    )
+    assert answer.json() == {"images": [{"name": "a.png", "tags": {"red": 1.0}, "error": None}]}
+
+
+def test_the_schema_has_the_limits_and_the_problems(client):
+    schema = client.get("/openapi.json").json()
+    post = schema["paths"]["/v1/tags"]["post"]
+    threshold, top = (item["schema"]["anyOf"][0] for item in post["parameters"])
+    assert (threshold["minimum"], threshold["maximum"], top["minimum"]) == (0, 1, 1)
+    for status in ("401", "413", "422", "429", "504"):
+        reference = post["responses"][status]["content"]["application/json"]["schema"]["$ref"]
+        assert reference == "#/components/schemas/Problem"
+
+
+@pytest.mark.parametrize("query", ["threshold=2", "threshold=nan", "threshold=x", "top=0", "top=-1", "top=1.5", "top="])
+def test_problems_have_the_form_of_the_schema(client, query):
+    answer = client.post(f"/v1/tags?{query}", content=picture("red"))
+    assert answer.status_code == 422
+    assert isinstance(answer.json()["detail"], str)
+
+
+@pytest.mark.slow
+def test_every_answer_is_one_that_the_schema_promises():
+    """Random requests by schemathesis, which is no dependency: pip install schemathesis."""
+    schemathesis = pytest.importorskip("schemathesis")
+    import hypothesis
+
+    app = create_app(Brightness(), Limits(bytes=20_000, images=3))
+    with TestClient(app):
+        schema = schemathesis.openapi.from_asgi("/openapi.json", app)
+
+        for operation in schema.get_all_operations():
+
+            @hypothesis.settings(max_examples=200, deadline=None)
+            @hypothesis.given(case=operation.ok().as_strategy())
+            def check(case):
+                case.call_and_validate()
+
+            check()

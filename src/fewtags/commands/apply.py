@@ -6,6 +6,7 @@ import csv
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,16 +91,28 @@ def plan(run: Path, out: Path | None, *, write_as: str, force: bool, moved_to: P
     config = load_run_config(run)
     labels = {label: decision.label for label, decision in latest(decisions).items()}
     hidden = config.data.known is not None
-    annotations = labels_of_experiment(run, moved_to) if hidden else source_labels(run, moved_to)
-    changes = changes_between(annotations, labels)
-    if write_as == "jsonl" or hidden:
-        new = as_json_lines(annotations, changes)
-    else:
-        new = rewrite(label_source(run, moved_to), annotations, changes)
+    with not_changed_meanwhile(label_source(run, moved_to).file):
+        annotations = labels_of_experiment(run, moved_to) if hidden else source_labels(run, moved_to)
+        changes = changes_between(annotations, labels)
+        if write_as == "jsonl" or hidden:
+            new = as_json_lines(annotations, changes)
+        else:
+            new = rewrite(label_source(run, moved_to), annotations, changes)
     place = out or RunFolder(run).path / "reviewed" / new.name
     known_images, known_tags = set(annotations.images), set(annotations.categories)
     strange = sum(image not in known_images or tag not in known_tags for image, tag in labels)
     return Plan(run, annotations, changes, new, place, strange)
+
+
+@contextmanager
+def not_changed_meanwhile(file: Path | None) -> Iterator[None]:
+    """The file is read more than once within the block; all of these must have been the same file."""
+    before = None if file is None else file_checksum(file)
+    try:
+        yield
+    finally:  # a change may also be why the block failed
+        if file is not None and (not file.is_file() or file_checksum(file) != before):
+            raise DataError(f"{file} was changed while it was read; run the command again.")
 
 
 def show(planned: Plan) -> Iterator[str]:

@@ -123,3 +123,5 @@ def hub_errors(repo: str) -> Iterator[None]:
         raise UserError(f"The hub rejected {repo}: {first_line(error)}") from error
     except (LocalEntryNotFoundError, OSError) as error:
         raise UserError(f"The hub could not be reached for {repo} ({first_line(error)}).") from error
+    except Exception as error:  # the hub's library lets those of its HTTP library through
+        raise UserError(f"The connection to the hub broke off at {repo} ({first_line(error)}); try again.") from error

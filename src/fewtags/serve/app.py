@@ -13,14 +13,15 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
 import numpy as np
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel
 from starlette.datastructures import UploadFile
@@ -60,6 +61,7 @@ class Limits:
     seconds: float = 30.0  # per request
     queue: int = 128  # images that may wait
     batch: int = 16
+    memory: int = 256 * 1024**2  # bytes of all requests that are being read or answered
 
 
 class ImageTags(BaseModel):
@@ -73,6 +75,20 @@ class ImageTags(BaseModel):
 
 class Answer(BaseModel):
     images: list[ImageTags]
+
+
+class Problem(BaseModel):
+    detail: str
+    """What is wrong with the request, or why it is not answered now."""
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    401: {"model": Problem, "description": "The API key is missing or wrong."},
+    413: {"model": Problem, "description": "The request is too large."},
+    422: {"model": Problem, "description": "The request cannot be understood."},
+    429: {"model": Problem, "description": "Too much is waiting; try again later."},
+    504: {"model": Problem, "description": "Not answered in time."},
+}
 
 
 def create_app(tagger: Tagger, limits: Limits | None = None, api_key: str | None = None) -> FastAPI:
@@ -104,11 +120,18 @@ def create_app(tagger: Tagger, limits: Limits | None = None, api_key: str | None
         text, media_type = server.metrics(request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": media_type})
 
-    @app.get("/v1/categories")
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+        """In the form of every other problem; what was sent is not sent back."""
+        first = error.errors()[0]
+        return JSONResponse({"detail": f"{first['loc'][-1]}: {first['msg']}"}, 422)
+
+    @app.get("/v1/categories", responses={401: PROBLEMS[401]})
     async def categories(request: Request) -> dict[str, Any]:
         server.authorise(request)
         return {"categories": tagger.categories, "thresholds": [float(t) for t in tagger.thresholds]}
 
+    files = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1, "maxItems": limits.images}
     body = {
         "required": True,
         "content": {
@@ -116,24 +139,22 @@ def create_app(tagger: Tagger, limits: Limits | None = None, api_key: str | None
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
-                    "properties": {"images": {"type": "array", "items": {"type": "string", "format": "binary"}}},
+                    "properties": {"images": files},
+                    "required": ["images"],
+                    "additionalProperties": False,
                 }
             },
         },
     }
 
-    @app.post("/v1/tags", response_model=Answer, openapi_extra={"requestBody": body})
+    @app.post("/v1/tags", response_model=Answer, openapi_extra={"requestBody": body}, responses=PROBLEMS)
     async def tags(
         request: Request,
-        threshold: Annotated[float | None, "0 to 1; the model's own by default"] = None,
-        top: int | None = None,
+        threshold: Annotated[float | None, Query(ge=0, le=1, description="The model's own by default.")] = None,
+        top: Annotated[int | None, Query(ge=1, description="At most this many tags per image.")] = None,
     ) -> Response:
         """Tags of an image (the body) or of several (a form). An unreadable image has an error instead."""
         server.authorise(request)
-        if threshold is not None and not 0 <= threshold <= 1:
-            raise HTTPException(422, "threshold should be a number from 0 to 1")
-        if top is not None and top < 1:
-            raise HTTPException(422, "top should be at least 1")
         return JSONResponse({"images": await server.answer(request, threshold, top)})
 
     return app
@@ -166,6 +187,7 @@ class Server:
         self.measures = Measures()
         self.ready = False
         self.waiting = 0  # images accepted but not answered yet
+        self.held = 0  # bytes of requests, declared or read, that are not answered yet
 
     def start(self) -> None:
         self.batcher = Batcher(
@@ -195,29 +217,48 @@ class Server:
 
     async def answer(self, request: Request, threshold: float | None, top: int | None) -> list[dict[str, Any]]:
         """What `Answer` describes, as it goes into JSON."""
-        self.refuse_beyond_the_queue(1)  # before the upload is read
         try:
             async with asyncio.timeout(self.limits.seconds):
-                images = await self.images_of(request)
-                self.refuse_beyond_the_queue(len(images))
-                self.waiting += len(images)
-                try:
-                    rows = await asyncio.gather(*(self.predict(content) for _, content in images))
-                finally:
-                    self.waiting -= len(images)
+                with self.room_for(request), self.places(1):  # before anything is read
+                    images = await self.images_of(request)
+                    with self.places(len(images) - 1):
+                        rows = await asyncio.gather(*(self.predict(content) for _, content in images))
         except TimeoutError:
             raise HTTPException(504, f"not answered within {self.limits.seconds:g} seconds") from None
         self.measures.images.inc(len(images))
         return [self.tags(name, row, threshold, top) for (name, _), row in zip(images, rows, strict=True)]
 
-    def refuse_beyond_the_queue(self, number: int) -> None:
+    @contextmanager
+    def places(self, number: int) -> Iterator[None]:
         """Reject immediately what would only wait: undecoded pictures count too, so memory stays bounded."""
         if self.waiting + number > self.limits.queue:
-            raise HTTPException(429, "too many images are waiting; try again later", {"Retry-After": "1"})
+            raise busy()
+        self.waiting += number
+        try:
+            yield
+        finally:
+            self.waiting -= number
+
+    @contextmanager
+    def room_for(self, request: Request) -> Iterator[None]:
+        """Of slow clients, too: what they may send is reserved when they start. A form is in memory twice, as it came
+        and as its files. Without a declared length it may be as long as any."""
+        declared, most = request.headers.get("content-length", ""), self.limits.bytes
+        size = int(declared) if declared.isdecimal() else most
+        if size > most:
+            raise HTTPException(413, f"the request exceeds {most:,} bytes")
+        size *= 2 if is_form(request) else 1
+        if self.held + size > max(self.limits.memory, 2 * most):  # one request of any allowed size always fits
+            raise busy()
+        self.held += size
+        try:
+            yield
+        finally:
+            self.held -= size
 
     async def images_of(self, request: Request) -> list[tuple[str | None, bytes]]:
         content = await read_body(request, self.limits.bytes)
-        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        if not is_form(request):
             return [(None, content)]
         uploads = await form_files(request, content, self.limits.images)
         if not uploads:
@@ -233,7 +274,7 @@ class Server:
         except BadImage as error:
             return error.reason
         except QueueFull:
-            raise HTTPException(429, "too many images are waiting; try again later", {"Retry-After": "1"}) from None
+            raise busy() from None
 
     def open(self, content: bytes) -> np.ndarray:
         if (pixels := num_pixels(content)) > self.limits.pixels:
@@ -254,18 +295,22 @@ class Server:
         return self.measures.text(accept)
 
 
+def busy() -> HTTPException:
+    return HTTPException(429, "too many images are waiting; try again later", {"Retry-After": "1"})
+
+
+def is_form(request: Request) -> bool:
+    return request.headers.get("content-type", "").strip().lower().startswith("multipart/form-data")
+
+
 async def read_body(request: Request, most: int) -> bytes:
     """The body; never more than `most` bytes are kept."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > most:
-        raise HTTPException(413, f"the request exceeds {most:,} bytes")
-    parts, size = [], 0
+    content = bytearray()
     async for part in request.stream():
-        size += len(part)
-        if size > most:
+        if len(content) + len(part) > most:
             raise HTTPException(413, f"the request exceeds {most:,} bytes")
-        parts.append(part)
-    return b"".join(parts)
+        content += part
+    return bytes(content)
 
 
 async def form_files(request: Request, content: bytes, most: int) -> list[tuple[str | None, bytes]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
@@ -49,18 +47,14 @@ class _CsvEdit:
             cells = self._cells(row)
             kept = self._without(cells, changes)
             if kept != cells:
-                self.raw.set(row, kept)
+                self.raw.change(row, cells, kept)
         for tag, change in left.items():
             if change.new != UNKNOWN:
                 self._add(image, rows, tag, change.new == ABSENT)
 
     def _cells(self, row: int) -> list[str]:
         """The cells of a row as it is now, padded to all columns."""
-        text = self.raw.rows[row]
-        cells = next(
-            csv.reader(io.StringIO(text, newline=""), delimiter=self.raw.table.delimiter, skipinitialspace=True)
-        )
-        cells = join_loose_tags(self.raw.table, 0, cells, self.columns.tags, self.separator, [])
+        cells = join_loose_tags(self.raw.table, 0, self.raw.cells(row), self.columns.tags, self.separator, [])
         width = max(self.columns.tags, self.columns.absent or 0, self.raw.table.image) + 1
         return [*cells, *[""] * (width - len(cells))]
 
@@ -108,8 +102,8 @@ class _CsvEdit:
             denies = cell_at(cells, self.columns.confidence) in ("0", "0.0")
             if (self.separator is None and tags) or denies:
                 continue  # this row has a single tag, or denies all of its tags
-            cells[column] = self._joined(cells[column], [*tags, word])
-            self.raw.set(row, cells)
+            with_word = self._joined(cells[column], [*tags, word])
+            self.raw.change(row, cells, [*cells[:column], with_word, *cells[column + 1 :]])
             return
         self.added.setdefault(rows[-1] if rows else -1, []).append(self._new_row(image, rows, column, word))
 
