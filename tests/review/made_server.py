@@ -63,6 +63,7 @@ class ThreadServer(Served):
     def __init__(self, folder: Path, number: int = 120, *, port: int = 0, read_only: bool = False):
         session, pictures = made_session(folder, number)
         listening = listen("127.0.0.1", port)
+        listening.listen(128)  # who comes before the server has started waits
         address = Address("127.0.0.1", listening.getsockname()[1])
         token = secrets.token_urlsafe(24)
         about = {"run": "made", "folder": "made", "method": "instant", "reviewer": "ann"}
