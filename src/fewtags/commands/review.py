@@ -27,7 +27,7 @@ def review(
     quiet: bool = False,
 ) -> None:
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-        raise MissingExtra("The review page", "serve")
+        raise MissingExtra("The review page", "review")
     import uvicorn
 
     from fewtags.review.guard import Address
