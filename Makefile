@@ -43,9 +43,10 @@ test-slow: setup others  ## The tests that take over a minute, and those against
 others: setup  ## Install those packages, an environment each in .venv-others/ (2 GB)
 	$(BIN)/python tools/other_sides.py
 
-# The oldest versions that pyproject.toml allows, but the newest test tools that go with them.
+# The oldest versions that pyproject.toml allows, but the newest test tools that go with them. Without `datasets`: it would
+# bring the newest pyarrow, which wants NumPy 2 and says so only when it is imported.
 LOWEST := .venv-lowest
-LOWEST_EXTRAS := onnx,serve,tensorboard,heic,remote,datasets
+LOWEST_EXTRAS := onnx,serve,tensorboard,heic,remote
 test-lowest: setup  ## Run the tests on the lowest versions that pyproject.toml allows (2 GB in .venv-lowest/)
 	UV=$$(command -v uv || echo $(BIN)/uv); test -d $(LOWEST) || $$UV venv --quiet --python $(BIN)/python $(LOWEST); \
 	  $$UV pip compile --quiet pyproject.toml $(foreach extra,$(subst $(comma), ,$(LOWEST_EXTRAS)),--extra $(extra)) \
