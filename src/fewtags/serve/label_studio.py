@@ -33,7 +33,7 @@ from starlette.exceptions import HTTPException
 from fewtags import __version__
 from fewtags.atomic import append_line
 from fewtags.data.decisions import DecidedLabel, latest, read_decisions
-from fewtags.data.formats.label_studio import dicts, image_names
+from fewtags.data.formats.label_studio import dicts, image_names, value_tags
 from fewtags.data.formats.locate import ImageFolder
 from fewtags.data.images import BadImage, open_image
 from fewtags.data.writers.label_studio import choices_prediction
@@ -189,12 +189,12 @@ class Backend:
             return len(changes)
 
     def _said(self, name: str, annotation: Mapping[str, Any], interface: Interface) -> dict[str, int]:
+        if annotation.get("was_cancelled"):  # skipped by the annotator
+            return {}
         known = set(self.tagger.classes_.tolist())
         results = [item for item in dicts(annotation.get("result")) if item.get("from_name") == interface.control]
-        chosen = {tag for item in results for tag in (item.get("value") or {}).get("choices") or []} & known
+        chosen = {tag for item in results for tag in value_tags(item.get("value") or {}, "leaf")} & known
         denied = known & (interface.choices or known) if self.complete else self.predicted.get(name, set())
-        if annotation.get("was_cancelled"):
-            return {}
         return {**{tag: ABSENT for tag in denied - chosen}, **{tag: PRESENT for tag in chosen}}
 
     def _teach(self, picture: Image.Image, labels: Mapping[str, int]) -> None:
