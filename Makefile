@@ -7,8 +7,9 @@ else
 BIN := .venv/bin
 endif
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+comma := ,
 
-.PHONY: help setup demo browser test test-slow others lint format docs docs-serve coverage release-check lock clean
+.PHONY: help setup demo browser test test-slow test-lowest others lint format docs docs-serve coverage release-check lock clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -44,6 +45,19 @@ test-slow: setup others  ## The tests that take over a minute, and those against
 others: setup  ## Install those packages, an environment each in .venv-others/ (2 GB)
 	$(BIN)/python tools/other_sides.py
 
+# The oldest versions that pyproject.toml allows, but the newest test tools that go with them. Without `datasets`: it would
+# bring the newest pyarrow, which wants NumPy 2 and says so only when it is imported.
+LOWEST := .venv-lowest
+LOWEST_EXTRAS := onnx,serve,tensorboard,heic,remote
+test-lowest: setup  ## Run the tests on the lowest versions that pyproject.toml allows (2 GB in .venv-lowest/)
+	UV=$$(command -v uv || echo $(BIN)/uv); test -d $(LOWEST) || $$UV venv --quiet --python $(BIN)/python $(LOWEST); \
+	  $$UV pip compile --quiet pyproject.toml $(foreach extra,$(subst $(comma), ,$(LOWEST_EXTRAS)),--extra $(extra)) \
+	    --resolution lowest-direct --python $(BIN)/python --no-header --no-annotate -o $(LOWEST)/lowest.txt && \
+	  $$UV pip install --quiet --python $(LOWEST) -r $(LOWEST)/lowest.txt && \
+	  $$UV pip install --quiet --python $(LOWEST) -c $(LOWEST)/lowest.txt -r tests/test-tools.txt && \
+	  $$UV pip install --quiet --python $(LOWEST) --no-deps --no-build-isolation --editable .
+	$(TEST_ENV) $(LOWEST)/$(notdir $(BIN))/python -m pytest -n 2 -m "not slow" $(LOWEST_TESTS)
+
 lint: setup  ## ruff, mypy and the one-way layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -74,4 +88,4 @@ lock: setup  ## Choose versions anew; the file names packages and versions, neve
 	  --python-version 3.11 --no-header --no-annotate --no-emit-index-url --no-emit-find-links --upgrade -o requirements.lock
 
 clean:  ## Remove the environment and everything made
-	rm -rf .venv .venv-others demo-run dist site .cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-others .venv-lowest demo-run dist site .cache .mypy_cache .ruff_cache

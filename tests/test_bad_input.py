@@ -309,7 +309,7 @@ def test_a_file_where_the_run_should_go(cli: Cli, patches, tags_file, tmp_path):
 def test_a_missing_extra_names_the_pip_line(cli: Cli, patches, tags_file, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     answer = cli("train", patches.root, "--tags", tags_file, *TINY, "--tensorboard", "--out", tmp_path / "run")
-    assert_refused(answer, EXTRA, "TensorBoard", "pip install 'fewtags[tracking]'")
+    assert_refused(answer, EXTRA, "TensorBoard", "pip install 'fewtags[tensorboard]'")
 
 
 # --- weights files ---

@@ -252,7 +252,7 @@ def train(
         typer.Option("--data", help="With --resume, --reviewed: where the run's images are now, if they were moved."),
     ] = None,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write TensorBoard files (extra: tracking).")
+        bool, typer.Option("--tensorboard", help="Write TensorBoard files (extra: tensorboard).")
     ] = False,
     logger: Annotated[
         list[str] | None,
@@ -654,6 +654,13 @@ def serve(
     max_bytes: Annotated[int, typer.Option(min=1, help="Largest request body in bytes.")] = 20 * 1024**2,
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest image in pixels.")] = 50_000_000,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds before a request times out.")] = 30.0,
+    label_studio: Annotated[
+        bool, typer.Option("--label-studio", help="Be an ML backend of Label Studio; learn from its annotations.")
+    ] = False,
+    images: Annotated[Path | None, typer.Option(help="With --label-studio: the folder with the tasks' images.")] = None,
+    complete: Annotated[
+        bool, typer.Option("--complete", help="With --label-studio: a tag that was not chosen is absent.")
+    ] = False,
     device: Device = "auto",
 ) -> None:
     """Serve tags over HTTP for images POSTed to /v1/tags (extra: serve).
@@ -663,16 +670,22 @@ def serve(
     FEWTAGS_API_KEY in the environment clients must send it as `X-API-Key`. Ctrl-C and SIGTERM finish the
     requests in flight, then stop.
     """
-    from fewtags.commands.serve import key_from_environment
+    from fewtags.commands.serve import key_from_environment, serve_label_studio
     from fewtags.commands.serve import serve as serve_model
     from fewtags.errors import MissingExtra
 
+    where: Any = {"host": host, "port": port, "device": device, "api_key": key_from_environment()}
+    if label_studio:
+        serve_label_studio(model, images=images, complete=complete, **where)
+        return
+    if images is not None or complete:
+        raise UserError("--images and --complete go with --label-studio.")
     try:
         from fewtags.serve.app import Limits
     except ImportError:
         raise MissingExtra("fewtags serve", "serve") from None
     limits = Limits(bytes=max_bytes, pixels=max_pixels, seconds=timeout, queue=queue, batch=batch_size)
-    serve_model(model, host=host, port=port, device=device, limits=limits, api_key=key_from_environment())
+    serve_model(model, limits=limits, **where)
 
 
 @app.command()

@@ -97,7 +97,7 @@ class TensorBoard(Logger):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise MissingExtra("TensorBoard logging", "tracking") from None
+            raise MissingExtra("TensorBoard logging", "tensorboard") from None
         self.writer_class = SummaryWriter
         self.writer: Any = None
 

@@ -26,7 +26,7 @@ from fewtags.engine.predictions import given_tags, name_of
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
-from fewtags.errors import UserError, did_you_mean
+from fewtags.errors import MissingExtra, UserError, did_you_mean
 from fewtags.export.onnx_file import export_model
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.loggers import Logger, opened
@@ -239,6 +239,18 @@ class Tagger:
         if not hasattr(self, "_saved"):
             raise not_fitted("This Tagger is not fitted yet; call fit(...) first, or Tagger.load(folder).")
         return self._saved
+
+    def to_fiftyone(self) -> Any:
+        """The tagger as one of FiftyOne's models, for `dataset.apply_model` and `compute_embeddings` (extra: fiftyone).
+
+        It does not follow later changes of the tagger's thresholds or classes.
+        """
+        saved = self._fitted()
+        try:
+            from fewtags.export.fiftyone_model import TaggerModel
+        except ImportError:
+            raise MissingExtra("A FiftyOne model", "fiftyone") from None
+        return TaggerModel(saved.categories, self.thresholds_, self.predict_proba, self.features)
 
     # --- changing labels (method "instant") ---
 

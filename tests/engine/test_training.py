@@ -280,6 +280,6 @@ def test_tensorboard_is_shown_what_the_log_has(patches, tmp_path):
 
 def test_without_tensorboard_a_run_is_refused_before_it_begins(patches, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(MissingExtra, match=r"fewtags\[tracking\]"), opened(["tensorboard"]) as loggers:
+    with pytest.raises(MissingExtra, match=r"fewtags\[tensorboard\]"), opened(["tensorboard"]) as loggers:
         run(TinyConfig.make(), tmp_path / "run", patches, loggers=loggers)
     assert not (tmp_path / "run").exists()

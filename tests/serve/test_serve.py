@@ -15,6 +15,7 @@ from PIL import Image
 
 pytest.importorskip("fastapi")
 pytest.importorskip("multipart")
+pytest.importorskip("prometheus_client")
 from fastapi.testclient import TestClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families

@@ -29,7 +29,7 @@ def review(
     quiet: bool = False,
 ) -> None:
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-        raise MissingExtra("The review page", "serve")
+        raise MissingExtra("The review page", "review")
     if not quiet:
         print(f"Opening {run} for review.", file=sys.stderr, flush=True)
     import uvicorn

@@ -11,7 +11,7 @@ import numpy as np
 
 from fewtags.commands.review import listen
 from fewtags.engine.onnx_tagger import ExportedTagger, is_exported
-from fewtags.errors import MissingExtra
+from fewtags.errors import MissingExtra, UserError
 
 if TYPE_CHECKING:
     from fewtags.serve.app import Limits, Tagger
@@ -72,6 +72,35 @@ def serve(model: Path, *, host: str, port: int, device: str, limits: Limits, api
         shown = f"[{host}]" if ":" in host else host
         print(f"http://{shown}:{bound.getsockname()[1]}/v1/tags", flush=True)
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=STOP_SECONDS)
+        uvicorn.Server(config).run(sockets=[bound])
+
+
+def serve_label_studio(
+    run: Path, *, host: str, port: int, device: str, images: Path | None, complete: bool, api_key: str | None
+) -> None:
+    """Speak Label Studio's ML backend protocol. Images come from a folder, or from the server in LABEL_STUDIO_URL."""
+    try:
+        import uvicorn
+
+        from fewtags.serve.label_studio import Backend, Images, create_backend
+    except ImportError:
+        raise MissingExtra("fewtags serve --label-studio", "label-studio") from None
+    from fewtags.tagger import Tagger
+
+    if not (run / "model").is_dir() and not (run / "config.json").is_file():
+        raise UserError(f"--label-studio learns, so it needs a run or a saved tagger; {run} is neither.")
+    address, token = os.environ.get("LABEL_STUDIO_URL"), os.environ.get("LABEL_STUDIO_API_KEY")
+    if images is None and address is None:
+        raise UserError("Say where the images of tasks are: --images FOLDER, or LABEL_STUDIO_URL in the environment.")
+    with listen(host, port) as bound:
+        tagger = Tagger.load(run).set_params(device=device)
+        if tagger.method != "instant":
+            print(
+                f"fewtags: Note: '{tagger.method}' predicts but does not learn; only 'instant' does.", file=sys.stderr
+            )
+        backend = Backend(run, tagger, Images(images, address, token), complete=complete, api_key=api_key)
+        print(f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}", flush=True)
+        config = uvicorn.Config(create_backend(backend), log_level="warning", timeout_graceful_shutdown=STOP_SECONDS)
         uvicorn.Server(config).run(sockets=[bound])
 
 

@@ -182,6 +182,20 @@ class Annotations:
 
         return to_datasets(self)
 
+    @classmethod
+    def from_fiftyone(cls, dataset: Any, **options: Any) -> Annotations:
+        """A FiftyOne dataset or view. Its fields are found by their usual names or passed as `present` and `absent`;
+        `complete=True` says that tags which are not listed are absent."""
+        from fewtags.data.fiftyone_datasets import from_fiftyone  # which imports this module
+
+        return from_fiftyone(dataset, **options)
+
+    def to_fiftyone(self, name: str | None = None) -> Any:
+        """A new FiftyOne dataset with the fields positive_labels and negative_labels (extra: fiftyone)."""
+        from fewtags.data.fiftyone_datasets import to_fiftyone
+
+        return to_fiftyone(self, name)
+
     # --- views ---
 
     def __len__(self) -> int:

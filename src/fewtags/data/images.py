@@ -71,9 +71,12 @@ class Stored(NamedTuple):
     scaled: bool
 
 
-def open_image(path: str | Path) -> Image.Image:
-    """The whole picture as RGB, EXIF rotation applied, transparency over white. Raises BadImage."""
-    stored = _unpack(Path(path), None)
+def open_image(source: str | Path | bytes) -> Image.Image:
+    """The whole picture as RGB, EXIF rotation applied, transparency over white. Raises BadImage.
+
+    `source` is a path, or the bytes of an image file.
+    """
+    stored = _unpack(source if isinstance(source, bytes) else Path(source), None)
     return _upright(stored.image, stored.orientation)
 
 

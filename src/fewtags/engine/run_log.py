@@ -31,7 +31,7 @@ class RunLog:
         self.console = Console(stderr=True, soft_wrap=True)
         self.loggers = loggers if self.main else ()
 
-    def open(self, settings: Mapping[str, Any], after_epoch: int = 0) -> None:
+    def open(self, settings: Mapping[str, Any] | None = None, after_epoch: int = 0) -> None:
         """Create the folder, and drop the rows of later epochs, which a resumed run will repeat."""
         if not self.main:
             return
@@ -40,7 +40,7 @@ class RunLog:
         with atomic_write(self.folder.metrics) as temporary:
             temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
         for logger in self.loggers:
-            logger.start(self.folder.path, settings)
+            logger.start(self.folder.path, settings or {})
 
     def row(self, kind: str, epoch: int, values: Mapping[str, Any]) -> None:
         """One JSON line. `epoch` is 1-based here, for readers."""
