@@ -31,8 +31,8 @@ Tags = Annotated[Path | None, typer.Option(help="File with the tags, if DATA is 
 Format = Annotated[
     str,
     typer.Option(
-        help="Layout: auto, voc, coco, vg, openimages, csv, onehot, jsonl, imagefolder, labelstudio, fiftyone, booru, "
-        "sidecar, keywords or folders."
+        help="Layout: auto, voc, coco, vg, openimages, camtrapdp, megadetector, csv, onehot, jsonl, imagefolder, "
+        "labelstudio, fiftyone, booru, sidecar, keywords or folders."
     ),
 ]
 Option = Annotated[
@@ -365,7 +365,7 @@ def predict(
     ] = False,
     write: Annotated[
         str | None,
-        typer.Option(help="Write tags back: xmp (sidecars of photos), sidecar (.txt files) or labelstudio."),
+        typer.Option(help="Write tags back: xmp (sidecars of photos), sidecar (.txt files), labelstudio, camtrapdp."),
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", "-o", help="Option of --write, for example -o marker=auto.")

@@ -68,6 +68,9 @@ class Annotations:
     ids: list[str] | None = None  # image ids in the tool the labels came from
     renamed_tags: dict[str, str | None] = field(default_factory=dict)  # tag as written -> category, None if excluded
     tree: TagTree = field(default_factory=TagTree)  # which categories imply which, and where keywords are written
+    # [N] int64: images with the same number are one unit (a burst, a camera-trap sequence, a folder) that must not be
+    # both learned from and measured on. None if every image is alone.
+    groups: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         shape = (len(self.images), len(self.categories))
@@ -224,6 +227,7 @@ class Annotations:
             labels=self.labels[rows],
             splits=self.splits[rows],
             ids=None if self.ids is None else [self.ids[r] for r in rows],
+            groups=None if self.groups is None else self.groups[rows],
         )
 
     def split(self, name: str) -> Annotations:
@@ -233,6 +237,13 @@ class Annotations:
     def known_positives(self) -> np.ndarray:
         """[C] number of images each category is known to be present in."""
         return (self.labels == PRESENT).sum(0)
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of at least two images."""
+        if self.groups is None:
+            return 0
+        return int((np.unique(self.groups, return_counts=True)[1] > 1).sum())
 
     @property
     def complete(self) -> bool:
@@ -280,6 +291,7 @@ class Annotations:
 
         record: dict[str, Any] = {"image": self.images[number], "split": str(self.splits[number])}
         record |= {"id": self.ids[number]} if self.ids is not None else {}
+        record |= {"group": int(self.groups[number])} if self.groups is not None else {}
         record["present"] = names(PRESENT)
         if (row == ABSENT).sum() > (row == UNKNOWN).sum():  # the shorter of the two lists is written
             record["complete"] = True
@@ -295,6 +307,15 @@ class Annotations:
         from fewtags.data.formats.json_lines import load_saved  # formats import this module
 
         return load_saved(Path(file))
+
+
+def group_numbers(names: Sequence[str]) -> np.ndarray | None:
+    """[N] equal for equal names; '' is a group of its own. None if there is no name."""
+    if not any(names):
+        return None
+    number: dict[str, int] = {}
+    keys = [name or f"\0{row}" for row, name in enumerate(names)]
+    return np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.int64)
 
 
 def _splits(splits: Sequence[str] | None, num_images: int) -> np.ndarray:

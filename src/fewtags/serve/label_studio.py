@@ -36,6 +36,7 @@ from fewtags.data.decisions import DecidedLabel, latest, read_decisions
 from fewtags.data.formats.label_studio import dicts, image_names, value_tags
 from fewtags.data.formats.locate import ImageFolder
 from fewtags.data.images import BadImage, open_image
+from fewtags.data.tag_tree import levels_of
 from fewtags.data.writers.label_studio import choices_prediction
 from fewtags.data.xml import MalformedXml, parse_xml
 from fewtags.errors import UserError
@@ -193,7 +194,8 @@ class Backend:
             return {}
         known = set(self.tagger.classes_.tolist())
         results = [item for item in dicts(annotation.get("result")) if item.get("from_name") == interface.control]
-        chosen = {tag for item in results for tag in value_tags(item.get("value") or {}, "leaf")} & known
+        tags = [tag for item in results for tag in value_tags(item.get("value") or {})]
+        chosen = {name for tag in tags for name in (tag, *levels_of(tag))} & known  # a level implies those above
         denied = known & (interface.choices or known) if self.complete else self.predicted.get(name, set())
         return {**{tag: ABSENT for tag in denied - chosen}, **{tag: PRESENT for tag in chosen}}
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from fewtags.data.annotations import Annotations, Finding
+from fewtags.data.annotations import Annotations, Finding, group_numbers
 from fewtags.data.formats.locate import image_roots
 from fewtags.data.formats.options import LabelFileOptions
 from fewtags.data.formats.rows import SPLIT_WORDS, Row, as_id, assemble, drop_unknown_categories, label_matrix
@@ -110,6 +110,7 @@ def load_saved(file: Path) -> Annotations:
         name=str(header.get("name", file.stem)),
         ids=[row.id for row in rows] if any(row.id for row in rows) else None,
         tree=tree_in(header, file),
+        groups=group_numbers([row.group for row in rows]),
     )
 
 
@@ -181,7 +182,9 @@ def read_record(where: str, record: dict[str, Any], findings: list[Finding], opt
         lists[key] = {tag.strip() for tag in tags if tag.strip()}
     present = set().union(*(lists[key] for key in PRESENT_KEYS))
     split, complete = str(record.get("split") or ""), record.get("complete") is True
-    return Row(image, where, present, lists["absent"], lists["unknown"], split, complete, as_id(record.get("id")))
+    row = Row(image, where, present, lists["absent"], lists["unknown"], split, complete, as_id(record.get("id")))
+    row.group = as_id(record.get("group"))
+    return row
 
 
 def tag_list(tags: Any, min_probability: float = 0.0) -> list[str] | None:

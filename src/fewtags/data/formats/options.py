@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import ConfigDict, Field, ValidationError, field_validator
@@ -59,6 +59,14 @@ class ReadOptions(TypedOptions):
     """Merge tags that differ only in case or whitespace."""
     hierarchy: Hierarchy = "all"
     """Tags for "animal|dog": both, and dog implies animal (all); only dog (leaf); or "animal|dog" as it is (none)."""
+    groups: Literal["folders"] | None = None
+    """Images of one folder are one unit: they are held out for validation together. Default: what the labels say."""
+    detections: Path | None = None
+    """MegaDetector's results for the images: those without a detection are left out as blank."""
+    min_detection: float = Field(0.2, ge=0, le=1)
+    """With `detections`: how sure a detection must be."""
+    crops: Path | None = None
+    """With `detections`: a folder for pictures of the surest detection of each image, which are used instead."""
 
     @field_validator("categories", mode="before")
     @classmethod
