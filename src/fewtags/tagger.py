@@ -29,8 +29,8 @@ from fewtags.metrics import mean_average_precision
 from fewtags.models import hub
 from fewtags.models.build import DEFAULT_BACKBONE
 from fewtags.models.closed_form import ClosedFormHead
-from fewtags.models.discriminant import unit_length
 from fewtags.models.saved import SavedModel, load_model
+from fewtags.presence.ridge import unit_length
 
 
 class Tagger:
@@ -208,12 +208,12 @@ class Tagger:
     def rerank(self, tag: str, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows of `features`, most likely for `tag` first, and their probabilities in that order."""
         head, category = self._closed_form(), self._category(tag)
-        model = head.discriminant
+        model = head.presence
         rows = self._features(features, ndim=2).to(model.weights.device)  # a GPU, if it looked at images there
-        names = head.name_scores(rows)
-        order, scores = model.rerank(category, rows, None if names is None else names[:, category])
-        probabilities = model.chance(scores, category)
-        return order.cpu().numpy(), probabilities[order].cpu().numpy()
+        with torch.no_grad():
+            odds = model.odds_of(rows, model.scores(rows, head.name_scores(rows)))[:, category]
+        order = odds.argsort(descending=True)
+        return order.cpu().numpy(), odds[order].sigmoid().cpu().numpy()
 
     def _features(self, features: Any, ndim: int) -> torch.Tensor:
         """Features as returned by `Tagger.features`: one [D] or many [N, D]."""
@@ -231,7 +231,7 @@ class Tagger:
 
     def _closed_form(self) -> ClosedFormHead:
         head = self._fitted().classifier.head
-        if not isinstance(head, ClosedFormHead) or head.discriminant.told is None:
+        if not isinstance(head, ClosedFormHead) or head.residual is not None:
             raise UserError(
                 f"Only the method 'instant' can learn label by label; this tagger was fitted with '{self.method}'."
             )

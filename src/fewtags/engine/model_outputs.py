@@ -30,9 +30,9 @@ from fewtags.engine.runtime import choose_runtime
 from fewtags.errors import DataError, RunFailed
 from fewtags.locks import one_at_a_time
 from fewtags.models.build import first_trained
-from fewtags.models.discriminant import unit_length
 from fewtags.models.saved import SavedModel
 from fewtags.models.tensor_files import add_tensors
+from fewtags.presence.ridge import unit_length
 from fewtags.progress import progress_bar
 
 ROWS_AT_ONCE = 4096

@@ -12,7 +12,6 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import measurable
 from fewtags.data.remote import remote_url
 from fewtags.errors import DataError
-from fewtags.estimates import ScoreBins, log_odds
 from fewtags.metrics import Scores, evaluate_scores
 
 NOT_A_NUMBER = "the model's output is NaN: its weights are damaged, or its training diverged."
@@ -77,10 +76,3 @@ def measure(predictions: Predictions, annotations: Annotations, threshold: float
         raise DataError(f"None of the {len(annotations)} evaluation images (val or test) could be read.")
     truth, mask = measurable(annotations.labels[predictions.read])
     return evaluate_scores(predictions.probabilities[predictions.read], truth, mask=mask, threshold=threshold)
-
-
-def prediction_bins(predictions: Predictions, part: Annotations, thresholds: np.ndarray | float) -> ScoreBins:
-    """For the readable images."""
-    read = predictions.read
-    limits = log_odds(np.asarray(thresholds, dtype=float))
-    return ScoreBins.of(log_odds(predictions.probabilities[read]), part.labels[read], limits)

@@ -31,7 +31,7 @@ def start_head(run: Run) -> None:
     run.log.say(start.sentence)
     if decided is not None and not run.learner.objective.trains:
         decided.tell(model.head)
-    run.left_out = start.left_out
+    run.judged = start.judged
     run.known_proportion = None if start.known_proportion is None else float(start.known_proportion.mean())
     model.train(was_training)
     if run.ema is not None:

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from fewtags.presence.observation import Observation
 
-# Standard deviations of what answers may find, in log-odds. With them the interval without answers contains the truth for
-# all taggers of results/selection, and 50 answers move the numbers as far as they should.
+# Standard deviations of what answers may find, in log-odds. With them the interval without answers contains the truth
+# for all taggers of results/selection, and 50 answers move the numbers as far as they should.
 OFFSET, OWN_OFFSET, SLOPE = 0.9, 0.9, 0.25
 CENTRE = -1.0  # log-odds that the slope does not change
 _STEPS, _CLOSE = 40, 1e-7

@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fewtags.errors import DataError, UserError
-from fewtags.labels import PRESENT
-from fewtags.presence.answers import Answers
+from fewtags.labels import PRESENT, UNKNOWN
+from fewtags.presence.answers import Answers, Correction
+from fewtags.presence.decisions import DIRECTIONS, SAMPLE, Kept, Lesson
 from fewtags.presence.observation import BEND, Observation, bent
 from fewtags.presence.regression import (
     MOST_POSITIVES,
@@ -41,6 +41,9 @@ from fewtags.presence.thresholds import expected_f1_thresholds
 NAME_IMAGES = 30.0  # prior weight of the usual spread of name scores, in images
 THINGS_IN_A_PICTURE = 2.5  # tags that apply per tag a classifier sees, which is trained on single objects
 WINDOW_PART = 0.4  # of the slope, what the best window usually has
+# What an unknown label counts as a positive in the second fit, times its probability. 0.1 to 1 gain alike on average;
+# known ones count 1 (results/presence-ablation).
+FOUND = 0.3
 _ENTRIES_AT_ONCE = 2**22  # scores are computed for groups of categories with about this many entries: bounds the memory
 _SAMPLE = 4096  # images the regression is fitted to, besides the known positives
 _LEAST_SLOPE = 0.05
@@ -59,8 +62,8 @@ class Images:
 
     def take(self, rows: Tensor) -> Images:
         names, best = (None if part is None else part[rows] for part in (self.names, self.best_window))
-        parts = (part[rows] for part in (self.rotated, self.labels, self.weights))
-        return Images(self.ridge, *parts, names, best)
+        rotated, labels, weights = self.rotated[rows], self.labels[rows], self.weights[rows]
+        return Images(self.ridge, rotated, labels, weights, names, best)
 
     def groups(self) -> Iterator[slice]:
         """Categories, so many that scores of all images fit in memory."""
@@ -111,6 +114,11 @@ class Presence(nn.Module):
     answer_offset: Tensor
     answer_slope: Tensor
     thresholds: Tensor
+    lesson_weights: Tensor
+    lesson_bias: Tensor
+    directions: Tensor
+    sample: Tensor
+    num_images: Tensor
 
     def __init__(self, num_categories: int, feature_dim: int):
         super().__init__()
@@ -130,6 +138,11 @@ class Presence(nn.Module):
         self.register_buffer("answer_offset", each.clone())  # see `answers`
         self.register_buffer("answer_slope", torch.zeros(()))
         self.register_buffer("thresholds", each + 0.5)
+        self.register_buffer("lesson_weights", torch.zeros(num_categories, feature_dim))  # of unit-length features, see
+        self.register_buffer("lesson_bias", each.clone())  # `decisions`; and what they are learned with:
+        self.register_buffer("directions", torch.zeros(feature_dim, min(DIRECTIONS, feature_dim)))
+        self.register_buffer("sample", torch.zeros(0, feature_dim, dtype=torch.half))  # images, of unit length
+        self.register_buffer("num_images", torch.zeros(()))
 
     # --- prediction ---
 
@@ -151,13 +164,16 @@ class Presence(nn.Module):
             eta = eta + self.window_slope[categories] * best_window.to(eta)
         return bent(eta, self.bend)
 
-    def log_odds(self, scores: Tensor, best_window: Tensor | None = None) -> Tensor:
-        """[N, C] log-odds of presence by labels and answers, of images about which nobody was asked."""
-        return self.answers.present(self.base_odds(scores, best_window))
+    def odds_of(self, unit_features: Tensor, scores: Tensor, best_window: Tensor | None = None) -> Tensor:
+        """[N, C] log-odds of presence by labels, answers and decisions, of images about which nobody was asked."""
+        odds = self.answers.present(self.base_odds(scores, best_window))
+        return odds + unit_features @ self.lesson_weights.T + self.lesson_bias
 
-    def forward(self, features: Tensor, names: Tensor | None = None) -> Tensor:
-        """[N, C] log-odds of presence, from pooled features [N, D]."""
-        return self.log_odds(self.scores(features, names))
+    def log_odds(self, features: Tensor, names: Tensor | None = None) -> Tensor:
+        """[N, C] likewise, from pooled features [N, D] and their name scores."""
+        return self.odds_of(unit_length(features), self.scores(features, names))
+
+    forward = log_odds
 
     @property
     def observation(self) -> Observation:
@@ -184,12 +200,12 @@ class Presence(nn.Module):
         names: Tensor | None = None,
         named: Tensor | None = None,
         known_proportion: float | None = None,
-        weights: Tensor | None = None,
+        refine: bool = True,
     ) -> Fitted:
         """To `features` [N, D] with `labels`, which may be some of those that made `sums`.
 
-        `names` [N, C] are name scores of the images, for the categories that are `named` [C]. `weights` [N, C] are how
-        much each image counts as a positive, as in `sums`; by default the known positives count 1.
+        `names` [N, C] are name scores of the images, for the categories that are `named` [C]. With `refine` it is
+        fitted a second time, with unknown labels counting as positives by their probability.
         """
         if names is None and not (labels == PRESENT).any():
             raise DataError(
@@ -197,18 +213,47 @@ class Presence(nn.Module):
             )
         if known_proportion is not None and not 0 < known_proportion <= 1:
             raise UserError(f"The known proportion should be over 0 and at most 1, not {known_proportion}.")
+        standard = self._standardise(names, named)
+        self._forget()
+        ridge = self._take_ridge(sums)
+        images = Images(ridge, ridge.basis.rotate(features), labels, (labels == PRESENT).float(), standard)
+        if names is not None and not (labels == PRESENT).any():
+            fitted = self._fit_names_only(images, names)
+        else:
+            fitted = self._fit_scores(images, known_proportion)
+        self._keep(fitted.images.ridge, features, int(sums.count))
+        if not refine or not (labels == PRESENT).any():
+            return fitted
+        hidden = self.answers.if_unknown(fitted.left_out().to(self.slope)).sigmoid().cpu()
+        found = torch.where(labels == UNKNOWN, FOUND * hidden, (labels == PRESENT).float())
+        again = sums.relabelled(features, found)
+        share = float(sums.count) / len(features)  # the images may be a sample of those behind the sums
+        again.weight, again.weight_squared = again.weight * share, again.weight_squared * share
+        again.positive_total = again.positive_total * share
+        ridge = self._take_ridge(again)
+        images = Images(ridge, ridge.basis.rotate(features), labels, found, standard)
+        return self._fit_again(images, known_proportion)
+
+    def _take_ridge(self, sums: ImageSums) -> Ridge:
         ridge = Ridge.of(sums)
         self.weights.copy_(ridge.weights())
         self.mean.copy_(ridge.basis.mean)
-        standard = self._standardise(names, named)
-        counted = (labels == PRESENT).float() if weights is None else weights
-        images = Images(ridge, ridge.basis.rotate(features), labels, counted, standard)
-        for name in ("window_slope", "answer_offset", "answer_slope"):
+        return ridge
+
+    def _forget(self) -> None:
+        """What answers and decisions have taught, and windows."""
+        for name in ("window_slope", "answer_offset", "answer_slope", "lesson_weights", "lesson_bias"):
             getattr(self, name).zero_()
-        if not (labels == PRESENT).any():
-            assert names is not None
-            return self._fit_names_only(images, names)
-        return self._fit_scores(images, known_proportion)
+
+    def _keep(self, ridge: Ridge, features: Tensor, num_images: int) -> None:
+        """What decisions are learned with."""
+        basis = ridge.basis
+        strongest = basis.vectors[:, -self.directions.shape[1] :]  # ascending eigenvalues
+        size = max(float(torch.isfinite(basis.scale).sum()), 1.0)
+        self.directions.copy_(strongest / basis.scale[:, None] / size**0.5)
+        rows = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))[:SAMPLE].sort().values
+        self.sample = unit_length(features[rows]).half().to(self.sample.device)
+        self.num_images.fill_(num_images)
 
     def _fit_scores(self, images: Images, known_proportion: float | None) -> Fitted:
         """By the ridge scores and names of the images."""
@@ -226,6 +271,14 @@ class Presence(nn.Module):
             self.slope.copy_(slope.clamp(min=_LEAST_SLOPE))
             self.name_weight.copy_(theta[:, 2].float() * more / slope.clamp(min=_LEAST_SLOPE))
             images = replace(images, names=images.names / more)
+        fitted = Fitted(self, images, shared)
+        self._choose_thresholds(fitted)
+        return fitted
+
+    def _fit_again(self, images: Images, known_proportion: float | None) -> Fitted:
+        """With other ridge scores, beside which names count as much as before: found labels say what names do."""
+        theta, shared = self._regress(images, [USUAL_SLOPE], known_proportion, adds_names=True)
+        self._set(theta, shared)
         fitted = Fitted(self, images, shared)
         self._choose_thresholds(fitted)
         return fitted
@@ -256,13 +309,20 @@ class Presence(nn.Module):
         self.bend.fill_(BEND)
 
     def _regress(
-        self, images: Images, slopes: list[float], known_proportion: float | None, whole: Tensor | None = None
+        self,
+        images: Images,
+        slopes: list[float],
+        known_proportion: float | None,
+        *,
+        whole: Tensor | None = None,
+        adds_names: bool = False,
     ) -> tuple[Tensor, Shared]:
-        """[C, J + 2] by the left-out evidence: ridge scores or those of the `whole`, names, best windows."""
+        """[C, J + 2] by the left-out evidence: ridge scores or those of the `whole`, names, best windows. Names are an
+        evidence of their own, or are added to the ridge scores as they are in `scores`."""
         labels = images.labels
         known_tags = float((labels == PRESENT).sum(1).float().mean())
         prior = Prior.of(slopes, known_tags, labels.shape[1], known_proportion)
-        sample = _Sample(images, whole)
+        sample = _Sample(images, whole, self.name_weight.cpu() if adds_names else None)
         known = (labels == PRESENT).sum(0)
         # Without its only known positive nothing is known of a category.
         few = (known >= min(2, int(known.max()))).nonzero()[:, 0]
@@ -291,8 +351,8 @@ class Presence(nn.Module):
         return self.standard_names(names.to(self.name_mean)).cpu()
 
     def _fit_names_only(self, images: Images, names: Tensor) -> Fitted:
-        """No label is known at all: as many presences are expected as the backbone's classifier sees, times the number of
-        things in a picture, as it sees one."""
+        """No label is known at all: as many presences are expected as the backbone's classifier sees, times the
+        number of things in a picture, as it sees one."""
         assert images.names is not None
         slope = 2 * USUAL_NAME_SLOPE
         share = (THINGS_IN_A_PICTURE * names.exp().mean(0)).clamp(1e-3, 0.5)
@@ -317,9 +377,34 @@ class Presence(nn.Module):
         few = Fitted(self, fitted.images.take(rows), fitted.shared) if len(rows) < len(fitted.images.labels) else fitted
         self.thresholds.copy_(torch.from_numpy(expected_f1_thresholds(few.left_out().sigmoid().numpy())))
 
+    # --- decisions ---
+
+    def inputs(self, unit_features: Tensor) -> Tensor:
+        """[N, K] what lessons are learned from."""
+        return (unit_features - self.mean) @ self.directions
+
+    def kept(self) -> Kept:
+        number = max(len(self.sample), 1)
+        return Kept(self.inputs(self.sample.float()), float(self.num_images) / number)
+
+    def take_answers(self, odds: Tensor, category: Tensor, present: Tensor) -> Correction:
+        """Learn from answers `present` [n] about unknown labels, of these base odds [n] and `category` [n]."""
+        before = self.observation.if_unknown(odds, category)
+        correction = Correction.of(before, category, present, len(self.bias), float(self.uncertain))
+        self.answer_offset.copy_(correction.offset)
+        self.answer_slope.copy_(correction.slope)
+        return correction
+
+    def take_lesson(self, category: int, lesson: Lesson | None) -> None:
+        """Add a lesson to the log-odds of a category; None takes it back."""
+        weights = 0.0 if lesson is None else self.directions @ lesson.weights
+        self.lesson_weights[category] = weights
+        self.lesson_bias[category] = 0.0 if lesson is None else lesson.bias - self.mean @ self.lesson_weights[category]
+
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
-        for name in self._buffers:  # a model that is older than a buffer does without it
-            state.setdefault(prefix + name, self._buffers[name])
+        for name, value in self._buffers.items():  # a model that is older than a buffer does without it
+            state.setdefault(prefix + name, value)
+        self.sample = torch.empty_like(state[prefix + "sample"], device=self.sample.device)  # as many as were saved
         super()._load_from_state_dict(state, prefix, *more)
 
 
@@ -332,40 +417,45 @@ def sample_rows(number: int) -> Tensor:
 class _Sample:
     """The images the regression is fitted to: a sample of them, and known positives."""
 
-    def __init__(self, images: Images, whole: Tensor | None = None):
-        self.images, self.whole, self.rows = images, whole, sample_rows(len(images.labels))
+    def __init__(self, images: Images, whole: Tensor | None, name_weight: Tensor | None):
+        self.images, self.whole, self.name_weight = images, whole, name_weight
+        self.rows = sample_rows(len(images.labels))
+        names = images.names if name_weight is None else None
+        self.others = [part for part in (names, images.best_window) if part is not None]
 
     def cases(self, categories: Tensor) -> Cases:
         images, rows = self.images, self.rows
         labels = images.labels[:, categories]
-        evidence = [self._whole(categories), *self._others(rows, categories)]
+        evidence = [self._whole(categories), *(part[rows][:, categories] for part in self.others)]
         row, column, place = first_of_each(labels == PRESENT, MOST_POSITIVES)
         number = (labels == PRESENT).sum(0).float()
-        size = int(place.max()) + 1 if len(place) else 0
-        shape = (size, len(categories))
+        shape = (int(place.max()) + 1 if len(place) else 0, len(categories))
         positives, counts = torch.zeros(*shape, len(evidence)), torch.zeros(shape)
-        of_pairs = [self._whole_pairs(row, categories[column]), *self._others_pairs(row, categories[column])]
+        of_pairs = [
+            self._whole_pairs(row, categories[column]),
+            *(part[row, categories[column]] for part in self.others),
+        ]
         positives[place, column] = torch.stack(of_pairs, dim=-1)
         counts[place, column] = (number / number.clamp(max=MOST_POSITIVES))[column]
         return Cases.of(positives, counts, torch.stack(evidence, dim=-1), labels[rows], len(images.labels) / len(rows))
 
     def _whole(self, categories: Tensor) -> Tensor:
+        images, rows = self.images, self.rows
         if self.whole is not None:
-            return self.whole[self.rows][:, categories]
-        images = self.images
-        weights = images.weights[self.rows][:, categories]
-        return images.ridge.left_out(images.rotated[self.rows], weights, categories)  # type: ignore[arg-type]
+            return self.whole[rows][:, categories]
+        scores = images.ridge.left_out(images.rotated[rows], images.weights[rows][:, categories], categories)
+        if self.name_weight is not None and images.names is not None:
+            scores = scores + self.name_weight[categories] * images.names[rows][:, categories]
+        return scores
 
     def _whole_pairs(self, row: Tensor, category: Tensor) -> Tensor:
+        images = self.images
         if self.whole is not None:
             return self.whole[row, category]
-        return self.images.ridge.left_out_pairs(self.images.rotated[row], category, self.images.weights[row, category])
-
-    def _others(self, rows: Tensor, categories: Tensor) -> list[Tensor]:
-        return [part[rows][:, categories] for part in (self.images.names, self.images.best_window) if part is not None]
-
-    def _others_pairs(self, row: Tensor, category: Tensor) -> list[Tensor]:
-        return [part[row, category] for part in (self.images.names, self.images.best_window) if part is not None]
+        scores = images.ridge.left_out_pairs(images.rotated[row], category, images.weights[row, category])
+        if self.name_weight is not None and images.names is not None:
+            scores = scores + self.name_weight[category] * images.names[row, category]
+        return scores
 
 
 def first_of_each(mask: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:

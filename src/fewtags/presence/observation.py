@@ -12,7 +12,8 @@ what is large and central; on VOC 2007, where boxes tell the size of things, tag
     unknown, and then found to be absent                    (1 - a) (1 - P)
     known to be absent from the beginning                   a (1 - P)            a: the same share of all absences
 
-So an unknown label is present with log-odds o + log(1 - e) - log(1 - a): lower than o, because it might have been known.
+So an unknown label is present with log-odds o + log(1 - e) - log(1 - a): lower than o, because it might have been
+known.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from torch import Tensor
 
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 
-# Where scores are compared with the truth (VOC 2007 and COCO, 500 photos to 10,000, 10 to 100 % known), log-odds rise by
-# 1.35 per unit below -2 and by 0.85 above it: a present thing may be small. e^-0.45 = 0.85 / 1.35.
+# Where scores are compared with the truth (VOC 2007 and COCO, 500 photos to 10,000, 10 to 100 % known), log-odds rise
+# by 1.35 per unit below -2 and by 0.85 above it: a present thing may be small. e^-0.45 = 0.85 / 1.35.
 BEND_AT, BEND = -2.0, -0.45
 TINY = 1e-12
 
@@ -90,8 +91,8 @@ class Derivatives(NamedTuple):
 def log_likelihood(odds: Tensor, known: Tensor, counts: Tensor) -> Tensor:
     """Of `counts` [..., 4] labels that are: known present, unknown, found present, found or known absent.
 
-    `odds` and `known` [...] are o and r. Absences known from the beginning count as found: how many are known of them is
-    the same for all, and drops out.
+    `odds` and `known` [...] are o and r. Absences known from the beginning count as found: how many are known of them
+    is the same for all, and drops out.
     """
     present, unknown, found, absent = counts.unbind(-1)
     is_present, is_known = F.logsigmoid(odds), F.logsigmoid(known)

@@ -25,6 +25,7 @@ from fewtags.presence.observation import bent, derivatives, log_likelihood, rise
 # 3.3 for the whole image, and 0.4 to 1.4 for names beside it.
 USUAL_SLOPE, SLOPE_SPREAD = 2.0, 0.5
 USUAL_NAME_SLOPE = 0.75
+OWN_NAME_SLOPE = 0.8
 OWN_SLOPE, OWN_INTERCEPT = 0.4, 2.0  # standard deviations of a category's slope and intercept about the shared ones
 FIRST_INTERCEPT, INTERCEPT_SPREAD = -4.0, 10.0  # of the shared one: nearly free
 # Tags per image, in roots of the number of categories: 0.33 on VOC 2007 and on COCO, 0.21 on NUS-WIDE, 0.76 on VG-200,
@@ -51,11 +52,11 @@ class Cases:
 
     @classmethod
     def of(cls, positives: Tensor, number: Tensor, evidence: Tensor, labels: Tensor, count: float = 1.0) -> Cases:
-        """`positives` [P, C, J] are the evidence of known positives, each of which stands for `number` [P, C]; `evidence`
-        [R, C, J] and `labels` [R, C] are of the images, each of which stands for `count`.
+        """`positives` [P, C, J] are the evidence of known positives, each of which stands for `number` [P, C];
+        `evidence` [R, C, J] and `labels` [R, C] are of the images, each of which stands for `count`.
 
-        Of the others, a few of each bin of ranks stand for all of them. Means would not do: what two kinds of evidence say
-        against each other would vary among the positives only.
+        Of the others, a few of each bin of ranks stand for all of them. Means would not do: what two kinds of
+        evidence say against each other would vary among the positives only.
         """
         known = labels == PRESENT
         order = evidence.sum(-1).masked_fill(known, -torch.inf).argsort(dim=0, descending=True)
@@ -166,7 +167,7 @@ class _Newton:
         self.clarity, self.prior = clarity[:, None, None], prior
         self.is_free = bool((prior.spread > 0).all())
         number, size = len(clarity), len(prior.mean)
-        own = [OWN_INTERCEPT, *[OWN_SLOPE] * (size - 2), 1.0]
+        own = [OWN_INTERCEPT, OWN_SLOPE, *[OWN_NAME_SLOPE] * (size - 3), 1.0]
         spreads = torch.tensor(own, dtype=torch.float64).repeat(number, 1)
         spreads[:, -1] = habit_spread
         self.precision = spreads.pow(-2)  # [G, K] of a category about the shared
@@ -223,8 +224,8 @@ class _Newton:
         return gradient, blocks
 
     def direction(self) -> tuple[Tensor, Tensor]:
-        """The next step of theta and of shared. Categories interact through the shared numbers only, so with the blocks H
-        of the categories (prior included) and L the diagonal of their precisions, the shared step solves
+        """The next step of theta and of shared. Categories interact through the shared numbers only, so with the
+        blocks H of the categories (prior included) and L the diagonal of their precisions, the shared step solves
         (sum L - L H^-1 L + L0) d = g0 + sum L H^-1 g."""
         gradient, blocks = self._derivatives()
         off = self.precision[:, None] * (self.theta - self.shared[:, None])

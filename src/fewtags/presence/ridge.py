@@ -26,8 +26,9 @@ from torch import Tensor
 
 from fewtags.errors import DataError
 
-# Weights have a variance of s v^TILT along an eigenvector of value v: a little more where images differ more. 0 is plain
-# ridge regression; 0.25 is level with it or better in 27 of 30 archives of VOC 2007 and COCO (results/presence-ablation).
+# Weights have a variance of s v^TILT along an eigenvector of value v: a little more where images differ more. 0 is
+# plain ridge regression; 0.25 is level with it or better in 27 of 30 archives of VOC 2007 and COCO
+# (results/presence-ablation).
 TILT = 0.25
 OWN_VARIANCE = 0.5  # standard deviation of a category's log s_c about the one that all share: a factor of 1.6
 _SHARED_BY = 256  # categories, evenly spaced: enough to tell what all share
@@ -161,7 +162,7 @@ class Ridge:
         """[C, D] such that the score of unit-length features x is weights . (x - mean)."""
         return self.basis.unrotate(self.directions * self.unit[:, None])
 
-    def left_out(self, rotated: Tensor, weights: Tensor, categories: slice = slice(None)) -> Tensor:
+    def left_out(self, rotated: Tensor, weights: Tensor, categories: slice | Tensor = slice(None)) -> Tensor:
         """[N, C'] scores of images [N, D] that counted as positives by `weights` [N, C'], each without itself.
 
         PRESS: with h the image's leverage, the regression without it predicts (fit - h y) / (1 - h).
