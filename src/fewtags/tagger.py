@@ -203,7 +203,7 @@ class Tagger:
         if label not in (PRESENT, UNKNOWN, ABSENT):
             raise UserError(f"The label of '{tag}' should be 1 (present), 0 (unknown) or -1 (absent); it is {label!r}.")
         head, category = self._closed_form(), self._category(tag)
-        head.relabel(self._features(feature, ndim=1), category, int(label))
+        head.relabel(self._features(feature, ndim=1)[None], torch.tensor([category]), torch.tensor([int(label)]))
 
     def rerank(self, tag: str, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows of `features`, most likely for `tag` first, and their probabilities in that order."""

@@ -3,14 +3,14 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from fewtags.models.best_window import unit_windows
+from fewtags.models.discriminant import Basis, Discriminant, DiscriminantSums
 
 import fewtags.models.closed_form as module
 from fewtags.contract import Batch
 from fewtags.metrics import mean_average_precision
 from fewtags.models import self_labelling
-from fewtags.models.best_window import unit_windows
 from fewtags.models.closed_form import ClosedFormHead, Whiten
-from fewtags.models.discriminant import Basis, Discriminant, DiscriminantSums
 from fewtags.models.names import NameScorer
 
 DIM, NUM, CATEGORIES = 24, 600, 4

@@ -95,6 +95,6 @@ class Decided:
     def tell(self, head: Head) -> None:
         """The decided labels; where the head is trained further, its training learns them instead."""
         rows, features = (gather_rows(torch.cat(part)) for part in (self.rows, self.features))
-        for row, feature in zip(rows.tolist(), features, strict=True):
-            for column in self.changed[row].nonzero()[:, 0].tolist():
-                head.relabel(feature, column, int(self.labels[row, column]))
+        place, column = self.changed[rows].nonzero(as_tuple=True)
+        if len(place):
+            head.relabel(features[place], column, self.labels[rows[place], column])

@@ -254,23 +254,23 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
     # --- changing labels ---
 
     @torch.no_grad()
-    def relabel(self, feature: Tensor, category: int, label: int) -> None:
-        """The image with this pooled feature [D] has the `label` 1, 0 (undecided) or -1 from now on.
+    def relabel(self, features: Tensor, categories: Tensor, labels: Tensor) -> None:
+        """The images with these pooled features [n, D] have the `labels` [n] 1, 0 (undecided) or -1 of `categories`
+        [n].
 
         Saying the same again changes nothing: what was said of an image is remembered.
         """
         if self.residual is not None or not len(self.presence.sample):
             raise UserError(
-                "This model cannot learn single labels; the method `instant` can, if it was fitted by this version."
+                "This model cannot learn single labels; a model of the method `instant` can, if this version fitted it."
             )
-        unit = unit_length(feature).to(self.feature_norm)
-        place = self._place(unit)
-        said = self.told_labels
-        said = said[~((said[:, 0] == place) & (said[:, 1] == category))]
-        if label != UNKNOWN:
-            said = torch.cat([said, torch.tensor([[place, category, label]]).to(said)])
-        self.told_labels = said
-        self._learn(category)
+        said = {(row, column): label for row, column, label in self.told_labels.tolist()}
+        for feature, category, label in zip(features, categories.tolist(), labels.tolist(), strict=True):
+            said[self._place(unit_length(feature).to(self.feature_norm)), category] = label
+        entries = [(*place, label) for place, label in said.items() if label != UNKNOWN]
+        before = set(self.told_labels[:, 1].tolist())
+        self.told_labels = torch.tensor(entries, dtype=torch.int32).view(-1, 3).to(self.feature_norm.device)
+        self._learn(before | set(self.told_labels[:, 1].tolist()))
 
     def _place(self, unit_feature: Tensor) -> int:
         """Of an image among those that were told of; a new one comes last."""
@@ -281,26 +281,26 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         self.told_features = torch.cat([self.told_features, unit_feature[None]])
         return len(self.told_features) - 1
 
-    def _learn(self, category: int) -> None:
-        """The lesson of all that was told about a category."""
-        model = self.presence
-        mine = self.told_labels[self.told_labels[:, 1] == category]
-        model.take_lesson(category, None)
-        if not len(mine):
-            return
-        told = self.told_features[mine[:, 0].long()]
-        odds, sample_odds = (
-            model.answers.if_unknown(self._base_odds(each, category), category) for each in (told, model.sample.float())
-        )
-        lesson = model.kept().learn(
-            model.inputs(told).cpu(), (mine[:, 2] == PRESENT).cpu(), odds.cpu(), sample_odds.cpu()
-        )
-        model.take_lesson(category, lesson)
+    def _learn(self, categories: set[int]) -> None:
+        """From all that was told: how likely unknown labels are present, and what each of the `categories` looks
+        like."""
+        model, place, column = self.presence, self.told_labels[:, 0].long(), self.told_labels[:, 1].long()
+        told, present = self.told_features[place], self.told_labels[:, 2] == PRESENT
+        odds = self._base_odds(told).gather(1, column[:, None])[:, 0]
+        model.take_answers(odds.cpu(), column.cpu(), present.cpu())
+        sample_odds, kept, inputs = self._base_odds(model.sample.float()), model.kept(), model.inputs(told)
+        for category in sorted(categories):
+            model.take_lesson(category, None)
+            mine = column == category
+            if mine.any():
+                before, of_sample = (
+                    model.answers.if_unknown(each, category).cpu() for each in (odds[mine], sample_odds[:, category])
+                )
+                model.take_lesson(category, kept.learn(inputs[mine].cpu(), present[mine].cpu(), before, of_sample))
 
-    def _base_odds(self, unit_features: Tensor, category: int) -> Tensor:
-        """[N] by the labels alone."""
-        scores = self.presence.scores(unit_features, self.name_scores(unit_features))[:, category]
-        return self.presence.base_odds(scores, None, category)
+    def _base_odds(self, unit_features: Tensor) -> Tensor:
+        """[N, C] by the labels alone."""
+        return self.presence.base_odds(self.presence.scores(unit_features, self.name_scores(unit_features)))
 
 
 class Residual(nn.Module):

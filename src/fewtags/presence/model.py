@@ -385,11 +385,12 @@ class Presence(nn.Module):
 
     def kept(self) -> Kept:
         number = max(len(self.sample), 1)
-        return Kept(self.inputs(self.sample.float()), float(self.num_images) / number)
+        return Kept(self.inputs(self.sample.float()).cpu(), float(self.num_images) / number)
 
     def take_answers(self, odds: Tensor, category: Tensor, present: Tensor) -> Correction:
         """Learn from answers `present` [n] about unknown labels, of these base odds [n] and `category` [n]."""
-        before = self.observation.if_unknown(odds, category)
+        observation = Observation(self.habit.cpu(), self.clarity.cpu())
+        before = observation.if_unknown(odds, category)
         correction = Correction.of(before, category, present, len(self.bias), float(self.uncertain))
         self.answer_offset.copy_(correction.offset)
         self.answer_slope.copy_(correction.slope)
@@ -397,8 +398,7 @@ class Presence(nn.Module):
 
     def take_lesson(self, category: int, lesson: Lesson | None) -> None:
         """Add a lesson to the log-odds of a category; None takes it back."""
-        weights = 0.0 if lesson is None else self.directions @ lesson.weights
-        self.lesson_weights[category] = weights
+        self.lesson_weights[category] = 0.0 if lesson is None else self.directions @ lesson.weights.to(self.directions)
         self.lesson_bias[category] = 0.0 if lesson is None else lesson.bias - self.mean @ self.lesson_weights[category]
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
