@@ -120,10 +120,9 @@ def test_other_images_are_judged_by_the_same_model(made, judge):
     assert len(found.doubtful) == 0
     table = found.missing
     assert table.expected_precision(len(table)) < table.precision(made.truth[rest], len(table)) + 0.1
-    missing = int((made.truth - made.labels)[rest].sum())  # by a judge who takes unknown for "not tagged by these
-    people"
-    assert found.expected == pytest.approx(missing,
-    rel=0.35)
+    # Unknown is taken for "not tagged by these people", so what they would have tagged is not expected.
+    missing = int((made.truth - made.labels)[rest].sum())
+    assert found.expected == pytest.approx(missing, rel=0.35)
 
 
 # --- doubtful tags ---

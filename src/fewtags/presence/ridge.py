@@ -180,7 +180,13 @@ class Ridge:
         share = self.share[which]
         leverage = (1 + own) / self.num_images
         excess = (share * fit - leverage * (weights - share)) / (1 - leverage).clamp(min=1e-3)
-        return self.unit[which] * excess / share.clamp(min=1e-12)
+        return self.unit[which] * self._as_score(share + excess, share, weights)
+
+    def _as_score(self, fit: Tensor, share: Tensor, weights: Tensor) -> Tensor:
+        """x' w of the regression without an image of these `weights`, from its `fit`: that is relative to the share of
+        positives among the others. 0 where they have none."""
+        rest = (self.num_images * share - weights) / max(self.num_images - 1, 1)
+        return torch.where(rest * self.num_images > 1e-3, (fit - rest) / rest.clamp(min=1e-12), 0.0)
 
     def left_out_elsewhere(self, rotated: Tensor, elsewhere: Tensor, weights: Tensor) -> Tensor:
         """[B, L, C] scores of other features [B, L, D], such as an image's windows, without the image itself.
@@ -194,7 +200,8 @@ class Ridge:
         for some in slices(len(share), 256):
             between = torch.einsum("bld,cd,bd->blc", elsewhere, self.gain[some], rotated)
             pull = (1 + between) / number * (rest / (1 - leverage).clamp(min=1e-3))[:, None, some]
-            scores[..., some] = elsewhere @ self.directions[some].T - pull / share[some].clamp(min=1e-12)
+            fit = share[some] * (1 + elsewhere @ self.directions[some].T) - pull
+            scores[..., some] = self._as_score(fit, share[some], weights[:, None, some])
         return self.unit * scores
 
 
