@@ -25,12 +25,13 @@ from fewtags.presence.regression import (
 )
 
 
-def made(known, num_images=3000, num_categories=8, slope=2.2, seed=0):
-    """Evidence [N, C, 1] of spread 1, and labels: present by bent(slope * evidence - 4), known with this probability,
-    one for all or one per category."""
+def made(known, num_images=3000, num_categories=8, slope=2.2, intercept=-4.0, seed=0):
+    """Evidence [N, C, 1] of spread 1, and labels: present by bent(slope * evidence + intercept), known with this
+    probability, one for all or one per category."""
     generator = torch.Generator().manual_seed(seed)
     evidence = torch.randn(num_images, num_categories, 1, generator=generator)
-    present = torch.rand(num_images, num_categories, generator=generator) < bent(slope * evidence[..., 0] - 4).sigmoid()
+    chance = bent(slope * evidence[..., 0] + intercept).sigmoid()
+    present = torch.rand(chance.shape, generator=generator) < chance
     shown = torch.rand(present.shape, generator=generator) < torch.as_tensor(known)
     return evidence, present, (present & shown).to(torch.int8)
 
@@ -123,17 +124,30 @@ def test_without_any_known_label_all_share_the_prior():
     assert torch.equal(shared.mean, prior.mean)
 
 
-@pytest.mark.parametrize("known", [0.2, 0.5])
-def test_the_known_proportion_of_a_coin_is_recovered(known):
-    evidence, _, labels = made(known, 3000, 10)
-    cases = some_cases(evidence, labels)
-    tags = float((labels == PRESENT).sum(1).float().mean())
-    shared = share_of(cases, Prior.of([USUAL_SLOPE], tags, 10, None))
+def found_proportion(evidence, labels):
+    """The share of presences that are known, over the images; and what was expected before the labels were seen."""
+    cases, tags = some_cases(evidence, labels), float((labels == PRESENT).sum(1).float().mean())
+    prior = Prior.of([USUAL_SLOPE], tags, labels.shape[1], None)
+    shared = share_of(cases, prior)
     theta = fit_categories(cases, shared)
     odds = bent(theta[:, 0] + theta[:, 1] * evidence[..., 0].double())
-    chance = odds.sigmoid()
-    share = (chance * (theta[:, -1] + shared.clarity * odds).sigmoid()).sum() / chance.sum()
-    assert float(share) == pytest.approx(known, rel=0.2)
+    chance, known = odds.sigmoid(), (theta[:, -1] + shared.clarity * odds).sigmoid()
+    return float((chance * known).sum() / chance.sum()), float(prior.mean[-1].sigmoid())
+
+
+@pytest.mark.parametrize("known", [0.2, 0.5])
+def test_the_known_proportion_of_a_coin_is_recovered(known):
+    """Where images have about as many tags as is usual: 1.23, and 1.26 are for ten categories."""
+    evidence, _, labels = made(known, 3000, 10, slope=3.0, intercept=-3.3)
+    assert found_proportion(evidence, labels)[0] == pytest.approx(known, rel=0.2)
+
+
+def test_labels_move_a_wrong_expectation_towards_the_truth():
+    """These images have 0.57 tags, less than half of what is usual, so too many are expected to be missing."""
+    evidence, _, labels = made(0.5, 3000, 10)
+    found, expected = found_proportion(evidence, labels)
+    assert expected < 0.25
+    assert expected + 0.05 < found < 0.55
 
 
 def test_a_given_known_proportion_stays():

@@ -10,6 +10,7 @@ import torch
 from fewtags.errors import DataError
 from fewtags.labels import PRESENT
 from fewtags.presence.ridge import TILT, Basis, ImageSums, Ridge, unit_length, weight_variances
+from left_out_slowly import refitted, score, score_without
 from made_features import some_images
 
 
@@ -19,30 +20,6 @@ def fitted(number=80, dim=12, known=0.8):
     labels[:2] = PRESENT  # every category has some
     ridge = Ridge.of(ImageSums.of(features, labels))
     return ridge, ridge.basis.rotate(features), labels.float()
-
-
-def refitted(ridge, rotated, target, category, rows):
-    """Regression on `rows` alone with an intercept that has no penalty, and the penalty matrix of the fit.
-
-    Returns the intercept and the weights, in float64.
-    """
-    x = torch.cat([torch.ones(len(rotated), 1), rotated], dim=1).double()[rows]
-    penalty = 1 / ridge.gain[category].double() - ridge.basis.values.double()
-    matrix = torch.diag(torch.cat([torch.zeros(1), ridge.num_images * penalty]).double())
-    solution = torch.linalg.solve(x.T @ x + matrix, x.T @ target[rows, category].double())
-    return solution[0], solution[1:]
-
-
-def score(ridge, category, prediction):
-    """The prediction of a regression in the unit of scores: above the share of positives, in parts of it."""
-    share = ridge.share[category]
-    return ridge.unit[category] * (prediction - share) / share
-
-
-def score_without(ridge, rotated, target, category, image, at):
-    others = torch.arange(len(rotated)) != image
-    intercept, weights = refitted(ridge, rotated, target, category, others)
-    return score(ridge, category, intercept + at.double() @ weights).float()
 
 
 def test_scores_are_those_of_a_regression_on_what_is_known():
@@ -179,7 +156,7 @@ def degenerate():
     return {
         "one image": one,
         "copies of one image": one.repeat(30, 1),
-        "copies with other last digits": one * (1 + 1e-6 * torch.rand(30, 12)),
+        "copies with other last digits": one * (1 + 1e-6 * some),
         "constant": torch.ones(30, 12),
         "zero": torch.zeros(30, 12),
         "zero but one": torch.cat([torch.zeros(29, 12), one]),
@@ -200,6 +177,14 @@ def test_features_that_say_nothing_give_finite_scores(which):
     assert ridge.weights().isfinite().all()
     assert ridge.left_out(rotated, labels.float()).isfinite().all()
     assert ridge.left_out_elsewhere(rotated, rotated[:, None], labels.float()).isfinite().all()
+
+
+@pytest.mark.parametrize("which", ["copies of one image", "copies with other last digits", "constant"])
+def test_copies_of_one_image_are_not_told_apart_by_rounding(which):
+    features = degenerate()[which]
+    labels = torch.zeros(len(features), 1, dtype=torch.int8)
+    labels[:5] = PRESENT
+    assert (Ridge.of(ImageSums.of(features, labels)).weights() == 0).all()
 
 
 def test_no_images_and_features_that_are_not_numbers_are_said():

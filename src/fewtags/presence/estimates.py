@@ -134,7 +134,7 @@ def estimate(
     ranking = _Ranking(by, few.labels.numpy(), np.asarray(thresholds, dtype=float), few.stand_for)
     value = ranking.numbers(few.hidden(correction.offset, correction.slope).numpy())
     draws = np.stack([ranking.numbers(few.hidden(*drawn).numpy()) for drawn in correction.draws(DRAWS)])
-    low, high = np.nanquantile(draws, [0.025, 0.975], axis=0) if len(draws) else (value, value)
+    low, high = np.quantile(draws, [0.025, 0.975], axis=0) if len(draws) else (value, value)
     table = np.stack([value, np.minimum(low, value), np.maximum(high, value)], axis=1)
     shared, per_category = table[: len(SHARED)], table[len(SHARED) :].reshape(len(PER_CATEGORY), -1, 3)
     numbers: dict[str, Any] = {name: Interval(*row.tolist()) for name, row in zip(SHARED, shared, strict=True)}
