@@ -61,7 +61,8 @@ def test_missing_tags_are_unknown_and_sorted_and_mostly_right(made, judge):
     assert len(table) == found.num_missing > 50
     assert (made.labels[table.rows, table.columns] == 0).all()
     assert (np.diff(table.probabilities) <= 1e-6).all()
-    assert table.expected_precision(len(table)) == pytest.approx(table.precision(made.truth, len(table)), abs=0.1)
+    promised, right = table.expected_precision(len(table)), table.precision(made.truth, len(table))
+    assert right - 0.15 < promised < right + 0.1  # log-odds are straight here, those of photos are bent
 
 
 def test_probabilities_do_not_depend_on_what_the_model_says(made, judge):
@@ -75,8 +76,9 @@ def test_probabilities_do_not_depend_on_what_the_model_says(made, judge):
 def test_by_default_what_is_more_likely_right_than_wrong_is_listed(made, judge):
     found = discover(made.outputs, made.labels, judge)
     likely = (judge.hidden() >= 0.5) & (made.labels == 0)
-    assert set(zip(found.missing.rows, found.missing.columns, strict=True)) == set(zip(*np.nonzero(likely),
-    strict=True))
+    assert set(zip(found.missing.rows, found.missing.columns, strict=True)) == set(
+        zip(*np.nonzero(likely), strict=True)
+    )
 
 
 def test_a_limit_keeps_the_most_certain(made, judge):
@@ -120,9 +122,9 @@ def test_other_images_are_judged_by_the_same_model(made, judge):
     assert len(found.doubtful) == 0
     table = found.missing
     assert table.expected_precision(len(table)) < table.precision(made.truth[rest], len(table)) + 0.1
-    # Unknown is taken for "not tagged by these people", so what they would have tagged is not expected.
-    missing = int((made.truth - made.labels)[rest].sum())
-    assert found.expected == pytest.approx(missing, rel=0.35)
+    # Unknown is taken for "not tagged by these people", so some of what they would have tagged is not expected.
+    present, left_by_people = (int(part[rest].sum()) for part in (made.truth, made.truth - made.labels))
+    assert left_by_people < found.expected < present
 
 
 # --- doubtful tags ---

@@ -225,7 +225,8 @@ class Presence(nn.Module):
         if not refine or not (labels == PRESENT).any():
             return fitted
         hidden = self.answers.if_unknown(fitted.left_out().to(self.slope)).sigmoid().cpu()
-        found = torch.where(labels == UNKNOWN, FOUND * hidden, (labels == PRESENT).float())
+        known = (labels == PRESENT).float()
+        found = torch.where((labels == UNKNOWN) & known.any(0), FOUND * hidden, known)  # names alone are not trusted so
         again = sums.relabelled(features, found)
         share = float(sums.count) / len(features)  # the images may be a sample of those behind the sums
         again.weight, again.weight_squared = again.weight * share, again.weight_squared * share

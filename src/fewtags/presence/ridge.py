@@ -180,13 +180,18 @@ class Ridge:
         share = self.share[which]
         leverage = (1 + own) / self.num_images
         excess = (share * fit - leverage * (weights - share)) / (1 - leverage).clamp(min=1e-3)
-        return self.unit[which] * self._as_score(share + excess, share, weights)
+        return self._as_score(share + excess, weights, which)
 
-    def _as_score(self, fit: Tensor, share: Tensor, weights: Tensor) -> Tensor:
-        """x' w of the regression without an image of these `weights`, from its `fit`: that is relative to the share of
-        positives among the others. 0 where they have none."""
-        rest = (self.num_images * share - weights) / max(self.num_images - 1, 1)
-        return torch.where(rest * self.num_images > 1e-3, (fit - rest) / rest.clamp(min=1e-12), 0.0)
+    def _as_score(self, fit: Tensor, weights: Tensor, which: slice | Tensor) -> Tensor:
+        """Scores by the regression without an image of these `weights`, from its `fit`, which is relative to the share of
+        positives among the others: 0 where they have none. A mean without one of its images is less reliable."""
+        number, reliability = self.num_images * self.share[which], self.reliability[which].clamp(min=_LEAST_RELIABLE)
+        others = number - weights
+        rest = others / max(self.num_images - 1, 1)
+        noise = number * (1 / reliability - 1)  # of one image, in parts of the signal
+        less = others / (others + noise).clamp(min=1e-12) / reliability
+        scores = self.unit[which] * less * (fit - rest) / rest.clamp(min=1e-12)
+        return torch.where(others > 1e-3, scores, 0.0)
 
     def left_out_elsewhere(self, rotated: Tensor, elsewhere: Tensor, weights: Tensor) -> Tensor:
         """[B, L, C] scores of other features [B, L, D], such as an image's windows, without the image itself.
@@ -201,8 +206,8 @@ class Ridge:
             between = torch.einsum("bld,cd,bd->blc", elsewhere, self.gain[some], rotated)
             pull = (1 + between) / number * (rest / (1 - leverage).clamp(min=1e-3))[:, None, some]
             fit = share[some] * (1 + elsewhere @ self.directions[some].T) - pull
-            scores[..., some] = self._as_score(fit, share[some], weights[:, None, some])
-        return self.unit * scores
+            scores[..., some] = self._as_score(fit, weights[:, None, some], some)
+        return scores
 
 
 def weight_variances(means: Tensor, number: Tensor, values: Tensor, used: Tensor) -> Tensor:
