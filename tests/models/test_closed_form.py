@@ -62,7 +62,7 @@ def test_the_order_and_size_of_batches_do_not_matter(world):
 
 
 def test_a_given_known_proportion_is_used_and_said(world):
-    head, start = started(world, known_proportion=0.2)
+    _, start = started(world, known_proportion=0.2)
     assert float(start.known_proportion.mean()) == pytest.approx(0.2, abs=0.02)
     assert "(given)" in start.sentence
     assert "(estimated)" in started(world)[1].sentence

@@ -62,7 +62,9 @@ def objective(cases, theta, shared, prior, habit_spread, clarity):
     value = (present * (P * e).log() + unknown * (1 - P * e).log() + found * (P * (1 - e)).log()).sum()
     value = value + (absent * F.logsigmoid(-odds)).sum()
     own = torch.tensor([OWN_INTERCEPT, OWN_SLOPE, habit_spread])
-    return value - ((theta - shared) / own).square().sum() / 2 - ((shared - prior.mean) / prior.spread).square().sum() / 2
+    return (
+        value - ((theta - shared) / own).square().sum() / 2 - ((shared - prior.mean) / prior.spread).square().sum() / 2
+    )
 
 
 def by_lbfgs(cases, prior, habit_spread, clarity):
@@ -184,7 +186,9 @@ def test_a_few_labels_of_each_bin_stand_for_all():
     torch.testing.assert_close(total.sum(1), torch.full((5,), 2000.0).double(), rtol=1e-6, atol=1e-3)
     torch.testing.assert_close(total[:, 3], (labels == ABSENT).sum(0).double(), rtol=0.15, atol=5.0)
     prior = Prior.of([USUAL_SLOPE], 0.5, 5, 0.5)
-    few, many = (fit_categories(each, share_of(each, prior, given=True)) for each in (cases, all_cases(evidence, labels)))
+    few, many = (
+        fit_categories(each, share_of(each, prior, given=True)) for each in (cases, all_cases(evidence, labels))
+    )
     torch.testing.assert_close(few, many, rtol=0.1, atol=0.1)
 
 
