@@ -25,7 +25,7 @@ def answered(number, offset=1.0, slope=0.1, num_categories=3, seed=0):
 def test_without_answers_nothing_is_corrected(clarity):
     odds = torch.linspace(-12, 8, 41)[:, None].expand(-1, 3)
     answers = Answers(Observation(HABITS, clarity), torch.zeros(3), torch.zeros(()))
-    torch.testing.assert_close(answers.present(odds), odds, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(answers.present(odds), odds, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(answers.present(odds).sigmoid(), odds.sigmoid(), rtol=1e-5, atol=1e-5)
     assert torch.equal(answers.if_unknown(odds), answers.observation.if_unknown(odds))
 

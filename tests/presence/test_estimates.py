@@ -41,7 +41,7 @@ def test_expected_numbers_are_means_over_truths_that_may_be():
     found = dict(zip(("known_proportion", "missing", "map", "of1", "cf1", "op", "or_"), numbers, strict=False))
     ap, precision, recall, missing = numbers[9:].reshape(4, 2)
     drawn_ap, right, present, drawn_missing = [], [], [], []
-    for _ in range(2000):
+    for _ in range(1000):
         truth = np.where(labels == UNKNOWN, random.random((60, 2)) < hidden, labels == PRESENT).astype(bool)
         drawn_ap.append(average_precision(scores, truth))
         right.append((truth & (scores >= 0.3)).sum(0))
@@ -58,7 +58,7 @@ def test_expected_numbers_are_means_over_truths_that_may_be():
 
 
 def test_complete_labels_give_what_is_measured():
-    scores, truth, _ = made()
+    scores, truth, _ = made(num_images=500)
     judged = judge_scores(scores, np.where(truth, PRESENT, ABSENT))
     estimates = estimate(judged, nothing(8), 1.5, scores)
     measured = f1_scores(scores, truth, 1.5)

@@ -113,7 +113,7 @@ def degenerate():
     return {
         "one image": one,
         "copies": one.repeat(30, 1),
-        "copies with other last digits": one * (1 + 1e-6 * some),
+        "copies that differ by a thousandth": one * (1 + 1e-3 * some),
         "constant": torch.ones(30, 12),
         "zero": torch.zeros(30, 12),
         "one dimension": some[:, :1],

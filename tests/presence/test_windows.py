@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from left_out_slowly import score_without
 
 from fewtags.metrics import mean_average_precision
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums
 from fewtags.presence.windows import best_left_out, overlapping_by_half, unit_windows
-from left_out_slowly import score_without
 
 DIM, CATEGORIES = 20, 3
 
