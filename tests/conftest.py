@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -42,6 +44,23 @@ def shared() -> Path:
     if not (folder / "data" / "VOCdevkit").is_dir():
         pytest.skip(f"the measuring data is not in {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def other_side() -> Callable[..., str]:
+    """Runs a script in another project's environment and returns what it prints; skips the test if it is missing."""
+
+    def run(name: str, script: str, *arguments: object, **environment: str) -> str:
+        folder = PROJECT / ".venv-others" / name
+        if not (folder / ".ready").is_file():
+            pytest.skip(f"{name} is not installed in {folder.relative_to(PROJECT)}; `make others` installs it")
+        python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        words = [str(python), "-c", script, *map(str, arguments)]
+        ran = subprocess.run(words, capture_output=True, text=True, env={**os.environ, **environment})
+        assert ran.returncode == 0, ran.stderr[-3000:]
+        return ran.stdout
+
+    return run
 
 
 @pytest.fixture(scope="session")
@@ -156,6 +175,27 @@ def partly_tagged(patches: Annotations, some_tags: Path, tmp_path_factory: pytes
     data = {"source": str(patches.root), "tags": str(some_tags)}
     train(load_config(None, [*settings, "method=instant"], data=data), folder, quiet=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def traced_once() -> Iterator[None]:
+    """The same model is traced for ONNX once, however often it is exported: that takes longer than the rest."""
+    from fewtags.export import onnx_file
+    from fewtags.models.tensor_files import add_tensors
+
+    write_onnx, kept = onnx_file.write_onnx, dict[str, bytes]()
+
+    def write(model: Any, file: Path, size: int) -> None:
+        digest = hashlib.sha256(f"{size} {model}".encode())
+        add_tensors(digest, dict(model.named_parameters()) | dict(model.named_buffers()))
+        if digest.hexdigest() not in kept:
+            write_onnx(model, file, size)
+            kept[digest.hexdigest()] = file.read_bytes()
+        file.write_bytes(kept[digest.hexdigest()])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnx_file, "write_onnx", write)
+        yield
 
 
 # --- a review of made images (tests/review; a conftest of its own would hide this one) ---

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from conftest import TINY, Cli
+from fewtags.commands import apply
 from fewtags.config import load_config
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
@@ -172,6 +173,26 @@ def test_everything_is_on_disk_before_it_gets_its_name(cli: Cli, reviewed_text_f
     assert synced[-2].name.startswith("fewtags-")
 
 
+@pytest.mark.parametrize("edit", ["a row less", "another tag", "removed"])
+def test_a_label_file_that_is_edited_meanwhile_is_said(cli: Cli, reviewed: Path, tmp_path: Path, monkeypatch, edit):
+    """Between reading the labels and reading the lines that are kept."""
+    tags = tmp_path / "tags.csv"
+    reread = apply.rewrite
+
+    def edited(*arguments):
+        lines = tags.read_text().splitlines(keepends=True)
+        if edit == "removed":
+            tags.unlink()
+        else:
+            tags.write_text("".join(lines[:-3]) if edit == "a row less" else "".join(lines).replace("red", "rot"))
+        return reread(*arguments)
+
+    monkeypatch.setattr(apply, "rewrite", edited)
+    answer = cli("apply", reviewed, "--yes")
+    assert (answer.code, "was changed while it was read; run the command again" in answer.err) == (3, True), answer.err
+    assert not (reviewed / "reviewed").exists()
+
+
 READ_ONLY = """
 import os, sys
 from pathlib import Path
@@ -216,6 +237,57 @@ def test_the_decisions_themselves_as_a_table(cli: Cli, reviewed: Path, tmp_path:
     assert {(row["image"], row["tag"]): states[row["new"]] for row in rows} == decisions(reviewed)
     assert {(row["old"], row["reviewer"], row["queue"]) for row in rows} == {("unknown", "ann", "missing")}
     assert cli("apply", reviewed, "--decisions", file).code == 2
+
+
+INTO_PERCH = """
+import csv, json, sys
+from perch_hoplite.db import datatypes, sqlite_usearch_impl as usearch
+db = usearch.SQLiteUSearchDB.create(sys.argv[2], usearch.get_default_usearch_config(4))
+with open(sys.argv[1], newline="", encoding="utf-8") as lines:
+    for row in csv.DictReader(lines):
+        recording = db.insert_recording(row["filename"])
+        kind = datatypes.LabelType[row["label_type"].upper()]
+        db.insert_annotation(recording, [0.0, 1.0], row["label"], kind, row["provenance"])
+db.commit()
+def told(a):
+    return [db.get_recording(a.recording_id).filename, a.label, a.label_type.name, a.provenance]
+print(json.dumps([told(annotation) for annotation in db.get_all_annotations()]))
+"""
+
+
+@pytest.fixture
+def reviewed_with_doubt(reviewed: Path) -> Path:
+    """The reviewer is unsure about one of the labels now."""
+    image, tag = next(iter(decisions(reviewed)))
+    with DecisionStore(decisions_file(reviewed)) as store:
+        store.append([Draft(image, tag, 1, 0)], reviewer="ann", queue="missing", run="run")
+    return reviewed
+
+
+def in_perchs_words(run: Path) -> dict[tuple[str, str], str]:
+    words = {1: "positive", -1: "negative", 0: "uncertain"}
+    return {key: words[label] for key, label in decisions(run).items()}
+
+
+def test_the_decisions_in_the_words_of_perch(cli: Cli, reviewed_with_doubt: Path, tmp_path: Path):
+    file = tmp_path / "decisions.csv"
+    assert cli("apply", reviewed_with_doubt, "--decisions", file, "--states", "perch").code == 0
+    with file.open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    assert list(rows[0]) == ["filename", "label", "label_type", "provenance"]
+    assert {(row["filename"], row["label"]): row["label_type"] for row in rows} == in_perchs_words(reviewed_with_doubt)
+    assert {row["label_type"] for row in rows} == {"positive", "negative", "uncertain"}
+    assert all(row["provenance"].startswith("ann, fewtags review of ") for row in rows)
+    assert cli("apply", reviewed_with_doubt, "--decisions", tmp_path / "x.csv", "--states", "birdnet").code == 2
+
+
+@pytest.mark.slow
+def test_perchs_own_database_takes_them(cli: Cli, reviewed_with_doubt: Path, tmp_path: Path, other_side):
+    file = tmp_path / "decisions.csv"
+    cli("apply", reviewed_with_doubt, "--decisions", file, "--states", "perch")
+    found = json.loads(other_side("perch", INTO_PERCH, file, tmp_path / "db").splitlines()[-1])
+    assert {(image, tag): kind.lower() for image, tag, kind, _ in found} == in_perchs_words(reviewed_with_doubt)
+    assert all("queue missing" in provenance for *_, provenance in found)
 
 
 def test_nothing_to_apply_without_a_review(cli: Cli, partly_tagged: Path):

@@ -27,8 +27,9 @@ USAGE, DATA, FAILED, EXTRA, INTERRUPTED = 2, 3, 1, 5, 130
 
 
 def assert_refused(answer: Answer, code: int, *parts: str) -> None:
-    """One sentence that holds every part, and the code."""
+    """One sentence that holds every part, and the code; before it, at most the line with which a command begins."""
     lines = answer.err.strip().splitlines()
+    lines = lines[lines[0].startswith(("Reading the labels of ", "Searching the images of ", "Opening ")) :]
     assert len(lines) == 1, answer.err
     assert lines[0].startswith("fewtags: ")
     assert lines[0][-1] in ".?" or "--resume" in lines[0] or "pip install" in lines[0], lines[0]
@@ -308,7 +309,7 @@ def test_a_file_where_the_run_should_go(cli: Cli, patches, tags_file, tmp_path):
 def test_a_missing_extra_names_the_pip_line(cli: Cli, patches, tags_file, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     answer = cli("train", patches.root, "--tags", tags_file, *TINY, "--tensorboard", "--out", tmp_path / "run")
-    assert_refused(answer, EXTRA, "TensorBoard", "pip install 'fewtags[tracking]'")
+    assert_refused(answer, EXTRA, "TensorBoard", "pip install 'fewtags[tensorboard]'")
 
 
 # --- weights files ---

@@ -128,7 +128,7 @@ def small_backbone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("page", runnable(), ids=short)
-def test_examples_run(page, workshop, small_backbone, tmp_path, monkeypatch, cli):
+def test_examples_run(page, workshop, small_backbone, tmp_path, monkeypatch, cli, traced_once):
     if page.name == "export.md" or "onnx" in page.read_text(encoding="utf-8"):
         pytest.importorskip("onnxruntime")
     marked = [block for block in blocks(page) if block.run]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -12,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from conftest import TinyConfig
+from fewtags import locks
 from fewtags.data.prepare import split_data
 from fewtags.engine.training import train
 from fewtags.errors import UserError
-from fewtags.locks import LOCK, only_process_in
+from fewtags.locks import LOCK, only_process_in, only_writer_of
 
 HOLD = """
 import sys, time
@@ -24,6 +26,19 @@ from fewtags.locks import only_process_in
 with only_process_in(Path(sys.argv[1]), "fewtags train"):
     print("locked", flush=True)
     time.sleep(60)
+"""
+
+
+COMPUTE = """
+import sys, time
+from pathlib import Path
+from fewtags.locks import one_at_a_time
+result = Path(sys.argv[1])
+with one_at_a_time(result):
+    if not result.exists():
+        time.sleep(0.2)
+        with result.open("a") as stream:
+            stream.write("computed\\n")
 """
 
 
@@ -65,9 +80,16 @@ def test_nothing_is_left_of_a_lock(tmp_path):
     assert list((tmp_path / "old").iterdir()) == []
 
 
+def test_a_link_beside_a_lock_leads_nowhere(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "victim.txt").write_text("untouched")
+    (tmp_path / "run" / f"{LOCK}.json").symlink_to("../victim.txt")
+    with only_process_in(tmp_path / "run", "fewtags train"):
+        assert (tmp_path / "victim.txt").read_text() == "untouched"
+
+
 def test_no_two_train_into_one_folder(holder, patches, tmp_path, monkeypatch):
     """Neither a new run nor a resumed one, and not a bench; all before anything is read or written."""
-    from fewtags import locks
     from fewtags.experiments.bench import Bench
 
     monkeypatch.setattr(locks, "PATIENCE", 0.0)
@@ -78,16 +100,46 @@ def test_no_two_train_into_one_folder(holder, patches, tmp_path, monkeypatch):
             train(config, tmp_path / "run", data=data, resume=resume, quiet=True)
     with pytest.raises(UserError, match="is in use by another process"):
         Bench([], tmp_path / "run", quiet=True).run()
-    assert [file.name for file in (tmp_path / "run").iterdir()] == [LOCK]
+    assert [file.name for file in (tmp_path / "run").iterdir() if not file.name.startswith(LOCK)] == []
 
 
 def test_no_two_predict_into_one_file(cli, trained, patches, tmp_path):
-    from fewtags.locks import try_to_lock
-
     out = tmp_path / "tags.csv"
-    with out.open("a") as stream:
-        assert try_to_lock(stream)
+    with only_writer_of(out, "fewtags predict"):
         answer = cli("predict", trained, patches.path(0), "--out", out)
     assert answer.code == 2
-    assert f"Another process is writing to {out}" in answer.err
+    assert f"{out} is being written by another process (fewtags predict, process {os.getpid()} on " in answer.err
     assert cli("predict", trained, patches.path(0), "--out", out).code == 0
+    assert {file.name for file in tmp_path.iterdir()} == {"tags.csv", "tags.csv.json"}  # nothing is left of a lock
+
+
+def test_one_computes_and_the_others_wait(tmp_path):
+    """Of eight processes, one adds a line; the others find it."""
+    processes = [subprocess.Popen([sys.executable, "-c", COMPUTE, str(tmp_path / "result")]) for _ in range(8)]
+    assert [process.wait(timeout=60) for process in processes] == [0] * 8
+    assert (tmp_path / "result").read_text() == "computed\n"
+
+
+def test_a_lock_on_a_removed_file_does_not_count(tmp_path, monkeypatch):
+    """The last holder removes the file between its opening and its locking here; the next would make a new one."""
+    fcntl = pytest.importorskip("fcntl")
+    lock_now, removed = fcntl.flock, []
+
+    def lock_too_late(descriptor, how):
+        if not removed:
+            removed.append((tmp_path / LOCK).unlink())
+        return lock_now(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_too_late)
+    with only_process_in(tmp_path, "fewtags train"):
+        assert (tmp_path / LOCK).is_file()
+
+
+@pytest.mark.parametrize("cannot", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks_is_no_obstacle(tmp_path, monkeypatch, cannot):
+    def refuse(*_, **__):
+        raise OSError(cannot, os.strerror(cannot))
+
+    monkeypatch.setattr(locks.FileLock, "acquire", refuse)
+    with only_process_in(tmp_path / "run", "fewtags train"):
+        assert (tmp_path / "run").is_dir()

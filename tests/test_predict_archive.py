@@ -151,7 +151,8 @@ def test_predictions_equal_the_model_itself_in_the_order_of_the_files(workers, t
 # --- listings ---
 
 
-def test_listings_are_sorted_and_leave_out_what_is_hidden(tmp_path):
+def test_listings_are_sorted_and_leave_out_what_is_hidden(tmp_path, monkeypatch):
+    monkeypatch.setattr(image_files, "raw_is_installed", lambda: False)
     names = ["b.jpg", "a.JPG", "a/z.png", "a/b/c.webp", "a.txt", ".hidden.jpg", ".git/x.jpg", "._a.jpg", "n.cr2"]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from conftest import TINY, Cli
-from fewtags.commands.predict import alone_in
 from fewtags.config import load_config
 from fewtags.data.formats import read_annotations
+from fewtags.data.writers.beside import alone_in
 from fewtags.data.xmp import read_packet
 from fewtags.engine.purpose import is_calibrated
 from fewtags.engine.training import train
@@ -78,7 +78,7 @@ def test_a_link_under_a_temporary_name_leads_nowhere(cli: Cli, trained, photos, 
 
 def test_only_one_process_writes_beside_photos(cli: Cli, trained, photos):
     command = ("predict", trained, photos, "--write", "xmp", "--threshold", "0", "-q")
-    with alone_in([photos]):
+    with alone_in([photos], "fewtags predict --write"):
         answer = cli(*command)
         assert (answer.code, "is in use by another process" in answer.err) == (2, True)
         assert cli(*command, "--dry-run").code == 0  # which writes nothing

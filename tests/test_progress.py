@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import io
-import re
+import time
 
 import pytest
 from rich.console import Console
 
 from fewtags import progress
-from fewtags.progress import ProgressBar, duration
+from fewtags.progress import ProgressBar, duration, progress_bar, working
 
 
 @pytest.fixture
 def plain_lines(monkeypatch):
-    """Two steps of ten, and the lines they print when a line is due at every step."""
-    monkeypatch.setattr(progress, "PLAIN_SECONDS", -1.0)
+    """The lines of a bar whose steps end at the given seconds."""
 
-    def lines(detail: str, total: int = 2) -> list[str]:
+    def lines(*seconds: float, detail: str = "", total: int = 0, **options) -> list[str]:
+        clock = [0.0]
+        monkeypatch.setattr(progress, "now", lambda: clock[0])
         out = io.StringIO()
-        bar = ProgressBar("Tagging", total, Console(file=out, width=200))
-        for _ in range(total):
+        bar = ProgressBar("Tagging", total or len(seconds), Console(file=out, width=200), **options)
+        for clock[0] in seconds:
             bar.step(detail)
         bar.close()
         return out.getvalue().splitlines()
@@ -29,14 +30,57 @@ def plain_lines(monkeypatch):
 
 
 def test_a_line_counts_and_says_what_is_left(plain_lines):
-    first, last = plain_lines("loss 0.1000")
-    assert re.fullmatch(r"Tagging: 1 of 2, loss 0\.1000, \d+ s left", first)
-    assert last == "Tagging: 2 of 2, loss 0.1000"
+    first, last = plain_lines(1, 3, 5, 15, detail="loss 0.1000")[:2]
+    assert first == "Tagging: 2 of 4, loss 0.1000, 4 s left"
+    assert last == "Tagging: 4 of 4, loss 0.1000"
 
 
 def test_without_a_detail_no_comma_hangs_in_the_air(plain_lines):
-    assert re.fullmatch(r"Tagging: 1 of 2, \d+ s left", plain_lines("")[0])
-    assert plain_lines("", total=1) == ["Tagging: 1 of 1"]
+    assert plain_lines(1, 3, 5) == ["Tagging: 2 of 3, 2 s left"]
+    assert plain_lines(3) == ["Tagging: 1 of 1"]
+
+
+def test_what_takes_two_seconds_says_nothing_and_then_a_line_comes_every_ten(plain_lines):
+    assert plain_lines(*(n / 10 for n in range(20))) == []
+    numbers = [int(line.split()[1]) for line in plain_lines(*range(1, 40))]
+    assert numbers == [2, 4, 14, 24, 34], "the second one because the first could not tell the speed yet"
+
+
+def test_the_start_up_before_the_first_step_does_not_count_as_speed(plain_lines):
+    """Seen: 0.162 images/s and 6 h 33 min left, from one image after six seconds of loading."""
+    seconds = [6.25 + n / 128 for n in range(512)]
+    first, second = plain_lines(*seconds, total=3840, unit="images")
+    assert first == "Tagging: 1 of 3840"
+    assert second == "Tagging: 257 of 3840, 128 images/s, 28 s left"
+
+
+def test_steps_that_come_in_batches_look_neither_faster_nor_slower_than_they_are(plain_lines):
+    """Two threads with batches of eight that take eight seconds each."""
+    seconds = [start + n / 1000 for start in (8, 16, 24) for n in range(16)]
+    assert plain_lines(*seconds, total=160, unit="images") == [
+        "Tagging: 1 of 160",
+        "Tagging: 17 of 160, 2 images/s, 1 min 12 s left",
+    ]
+
+
+def test_the_speed_is_that_of_the_last_minute(plain_lines):
+    slow, fast = range(1, 101), [100 + n / 10 for n in range(1, 1001)]
+    assert "10 images/s" in plain_lines(*slow, *fast, total=9999, unit="images")[-1]
+
+
+def test_work_without_an_end_in_sight_says_how_long_it_takes(monkeypatch):
+    monkeypatch.setattr(progress, "FIRST_LINE", 0.05)
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.1)
+    out = io.StringIO()
+    with working("Fitting", Console(file=out, width=200)):
+        time.sleep(0.3)
+    assert out.getvalue().startswith("Fitting: 0 s so far\n")
+    out = io.StringIO()
+    with working("Fitting", Console(file=out)), progress_bar("Reading", 2, Console(file=out)):
+        time.sleep(0.3)
+    with working("Fitting", Console(file=out), quiet=True):
+        time.sleep(0.1)
+    assert not out.getvalue(), "a bar of its own speaks instead, and quiet is quiet"
 
 
 def test_quiet_says_nothing():

@@ -100,7 +100,8 @@ def test_hide_labels_gives_known_and_unknown():
 def test_tagger_takes_what_it_took():
     assert parameters(fewtags.Tagger) == {
         "method": "instant", "backbone": "tf_efficientnet_lite0", "weights": None, "pretrained": True, "epochs": None,
-        "settings": (), "seed": 0, "device": "auto", "out": None, "verbose": False,
+        "settings": (), "classes": None, "output": "tags", "loggers": (), "seed": 0, "device": "auto",
+        "out": None, "verbose": False,
     }  # fmt: skip
     for name in (
         "fit",

@@ -8,6 +8,7 @@ Run by `make release-check`. Reaches the package registry and nothing else; leav
 from __future__ import annotations
 
 import argparse
+import email
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[1]
 PACKAGE = PROJECT / "src" / "fewtags"
 DIST = PROJECT / "dist"
+EXTRAS = {"review", "serve", "onnx", "openvino", "heic", "clip", "datasets", "tensorboard", "mlflow", "wandb", "ray"}
 SCRIPTS = "Scripts" if os.name == "nt" else "bin"
 
 
@@ -33,7 +35,7 @@ def main() -> None:
     if problems and not keep_going:
         sys.exit("\n".join(problems))
     wheel = build()
-    problems += wheel_problems(wheel, version)
+    problems += [*wheel_problems(wheel, version), *metadata_problems(wheel)]
     try_in_a_clean_environment(wheel, version)
     if problems:
         sys.exit("\n".join(problems))
@@ -55,8 +57,12 @@ def text_problems(version: str) -> Iterator[str]:
 
 
 def build() -> Path:
+    """The source archive, the wheel built from it, and what the registry will say to them."""
     shutil.rmtree(DIST, ignore_errors=True)
-    run(sys.executable, "-m", "hatchling", "build", "-d", DIST, cwd=PROJECT)
+    run(sys.executable, PROJECT / "tools" / "other_sides.py", "release")
+    python = PROJECT / ".venv-others" / "release" / SCRIPTS / "python"
+    run(python, "-m", "build", "--outdir", DIST, PROJECT)
+    print(run(python, "-m", "twine", "check", "--strict", *sorted(DIST.iterdir())))
     (wheel,) = DIST.glob("*.whl")
     return wheel
 
@@ -74,6 +80,20 @@ def wheel_problems(wheel: Path, version: str) -> Iterator[str]:
             yield f"{file} should not be in the wheel."
     if not any(file.endswith("licenses/LICENSE") for file in there):
         yield "The wheel has no licence."
+
+
+def metadata_problems(wheel: Path) -> Iterator[str]:
+    """What a page of the registry shows, and the extras that users guess."""
+    archive = zipfile.ZipFile(wheel)
+    (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    about = email.message_from_string(archive.read(name).decode())
+    for field in ("Summary", "License-Expression", "Requires-Python", "Keywords", "Author", "Project-URL"):
+        if not about.get(field):
+            yield f"The metadata has no {field}."
+    if about.get("Description-Content-Type") != "text/markdown" or not about.get_payload():
+        yield "The metadata has no description."
+    if missing := EXTRAS - set(about.get_all("Provides-Extra", [])):
+        yield f"The extra {min(missing)} is missing."
 
 
 def tracked_files() -> list[str]:

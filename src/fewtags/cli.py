@@ -31,8 +31,8 @@ Tags = Annotated[Path | None, typer.Option(help="File with the tags, if DATA is 
 Format = Annotated[
     str,
     typer.Option(
-        help="Layout: auto, voc, coco, vg, openimages, csv, onehot, jsonl, imagefolder, labelstudio, fiftyone, booru, "
-        "sidecar, keywords or folders."
+        help="Layout: auto, voc, coco, vg, openimages, camtrapdp, megadetector, csv, onehot, jsonl, imagefolder, "
+        "labelstudio, fiftyone, booru, sidecar, keywords or folders."
     ),
 ]
 Option = Annotated[
@@ -252,8 +252,12 @@ def train(
         typer.Option("--data", help="With --resume, --reviewed: where the run's images are now, if they were moved."),
     ] = None,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write TensorBoard files (extra: tracking).")
+        bool, typer.Option("--tensorboard", help="Write TensorBoard files (extra: tensorboard).")
     ] = False,
+    logger: Annotated[
+        list[str] | None,
+        typer.Option(help="Also log to mlflow, wandb (extras of these names) or your own; may be repeated."),
+    ] = None,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved settings and stop.")] = False,
     ray: Ray = None,
     cpus: Cpus = 1,
@@ -271,7 +275,7 @@ def train(
     from fewtags.commands.train import resume_run, reviewed_settings, start_run, train_settings
     from fewtags.engine.cluster import cluster
 
-    how = {"quiet": quiet, "tensorboard": tensorboard}
+    how: Any = {"quiet": quiet, "loggers": [*(["tensorboard"] if tensorboard else []), *(logger or [])]}
     shortcuts = {
         "data.tags": tags, "data.format": None if format == "auto" else format,
         "data.options": _reader_options(option, aliases, min_images, allow_outside) | _category_list(categories),
@@ -361,7 +365,7 @@ def predict(
     ] = False,
     write: Annotated[
         str | None,
-        typer.Option(help="Write tags back: xmp (sidecars of photos), sidecar (.txt files) or labelstudio."),
+        typer.Option(help="Write tags back: xmp (sidecars of photos), sidecar (.txt files), labelstudio, camtrapdp."),
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", "-o", help="Option of --write, for example -o marker=auto.")
@@ -415,6 +419,27 @@ def predict(
         print(f"fewtags: Unreadable images: {failed}; {why}.", file=sys.stderr)
     if writer is not None:
         print(writer.close())
+
+
+@app.command()
+def untag(
+    photos: Annotated[list[Path], typer.Argument(help="Photos, folders of photos, or .xmp files.")],
+    reviewed: Annotated[
+        Path | None, typer.Option(help="Keep what reviewers of this run have confirmed.", metavar="RUN")
+    ] = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Also remove the note of keywords that you deleted yourself.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be removed without doing it.")] = False,
+) -> None:
+    """Remove the keywords that `fewtags predict --write xmp` wrote, and nothing else.
+
+    A keyword that you have confirmed since stays: one that you moved in your tree of keywords, or confirmed in the
+    review of RUN. A sidecar that fewtags made and nobody has changed since is deleted.
+    """
+    from fewtags.commands.untag import remove_tags
+
+    print(remove_tags(photos, reviewed=reviewed, forget=forget, dry_run=dry_run))
 
 
 @app.command()
@@ -494,6 +519,9 @@ def apply(
         Path | None,
         typer.Option(help="Write only a CSV of the decisions: image, tag, label, reviewer, time and queue."),
     ] = None,
+    states: Annotated[
+        str, typer.Option(help="With --decisions: fewtags, or perch for positive, negative, uncertain and provenance.")
+    ] = "fewtags",
     force: Annotated[
         bool, typer.Option("--force", help="Continue even if the labels have changed since the run was trained.")
     ] = False,
@@ -508,7 +536,7 @@ def apply(
     from fewtags.commands.apply import plan, show, write_decision_table
 
     if decisions is not None:
-        print(write_decision_table(run, decisions))
+        print(write_decision_table(run, decisions, states))
         return
     planned = plan(run, out, write_as=write_as, force=force, moved_to=moved_to)
     for line in show(planned):
@@ -565,7 +593,7 @@ def explain(
 @app.command()
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a saved tagger.")],
-    to: Annotated[str, typer.Option(help="onnx, or openvino (extra: openvino).")] = "onnx",
+    to: Annotated[str, typer.Option(help="onnx, openvino (extra: openvino), or timm.")] = "onnx",
     out: Annotated[Path | None, typer.Option(help="File to write (default: RUN/model.onnx).")] = None,
     int8: Annotated[
         bool,
@@ -577,7 +605,7 @@ def export(
     ] = None,
     layout: Annotated[
         bool,
-        typer.Option("--layout", help="A folder with model.onnx, selected_tags.csv and preprocess.json (booru tools)."),
+        typer.Option("--layout", help="A folder with model.onnx and the files that imgutils (booru tools) reads."),
     ] = False,
 ) -> None:
     """Write the model as one file to deploy: names, thresholds and preprocessing inside, probabilities out.
@@ -626,6 +654,13 @@ def serve(
     max_bytes: Annotated[int, typer.Option(min=1, help="Largest request body in bytes.")] = 20 * 1024**2,
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest image in pixels.")] = 50_000_000,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds before a request times out.")] = 30.0,
+    label_studio: Annotated[
+        bool, typer.Option("--label-studio", help="Be an ML backend of Label Studio; learn from its annotations.")
+    ] = False,
+    images: Annotated[Path | None, typer.Option(help="With --label-studio: the folder with the tasks' images.")] = None,
+    complete: Annotated[
+        bool, typer.Option("--complete", help="With --label-studio: a tag that was not chosen is absent.")
+    ] = False,
     device: Device = "auto",
 ) -> None:
     """Serve tags over HTTP for images POSTed to /v1/tags (extra: serve).
@@ -635,16 +670,22 @@ def serve(
     FEWTAGS_API_KEY in the environment clients must send it as `X-API-Key`. Ctrl-C and SIGTERM finish the
     requests in flight, then stop.
     """
-    from fewtags.commands.serve import key_from_environment
+    from fewtags.commands.serve import key_from_environment, serve_label_studio
     from fewtags.commands.serve import serve as serve_model
     from fewtags.errors import MissingExtra
 
+    where: Any = {"host": host, "port": port, "device": device, "api_key": key_from_environment()}
+    if label_studio:
+        serve_label_studio(model, images=images, complete=complete, **where)
+        return
+    if images is not None or complete:
+        raise UserError("--images and --complete go with --label-studio.")
     try:
         from fewtags.serve.app import Limits
     except ImportError:
         raise MissingExtra("fewtags serve", "serve") from None
     limits = Limits(bytes=max_bytes, pixels=max_pixels, seconds=timeout, queue=queue, batch=batch_size)
-    serve_model(model, host=host, port=port, device=device, limits=limits, api_key=key_from_environment())
+    serve_model(model, limits=limits, **where)
 
 
 @app.command()

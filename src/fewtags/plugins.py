@@ -8,6 +8,9 @@ mine = "my_package.heads:MyHead"                    # a subclass of fewtags.exte
 
 [project.entry-points."fewtags.formats"]
 photo-db = "my_package.photo_db:FORMAT"             # a fewtags.data.formats.Format
+
+[project.entry-points."fewtags.loggers"]
+mine = "my_package:MyLogger"                        # a subclass of fewtags.loggers.Logger
 """
 
 from __future__ import annotations

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 import json
 import shutil
+import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import torch
@@ -19,18 +22,25 @@ from fewtags.data.image_files import find_images
 from fewtags.data.inputs import Images, Picture, annotations_of, image_column, listed
 from fewtags.data.prepare import measurable, split_data
 from fewtags.engine.prediction import pooled_features, predict_files
-from fewtags.engine.predictions import name_of
+from fewtags.engine.predictions import given_tags, name_of
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
-from fewtags.errors import UserError, did_you_mean
+from fewtags.errors import MissingExtra, UserError, did_you_mean
+from fewtags.export.onnx_file import export_model
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
+from fewtags.loggers import Logger, opened
 from fewtags.metrics import mean_average_precision
 from fewtags.models import hub
 from fewtags.models.build import DEFAULT_BACKBONE
 from fewtags.models.closed_form import ClosedFormHead
+from fewtags.models.model_card import UNKNOWN_LICENSE
 from fewtags.models.saved import SavedModel, load_model
 from fewtags.presence.ridge import unit_length
+
+Output = Literal["tags", "indicator"]
+OUTPUTS = get_args(Output)
+Thresholds = float | np.ndarray | None
 
 
 class Tagger:
@@ -38,6 +48,10 @@ class Tagger:
 
     Parameters are stored as given; what `fit` learns ends in an underscore: `classes_`, `thresholds_`,
     `history_`, `config_`. Any setting of a run can be passed in `settings`: ["train.epochs=5", "input.size=448"].
+
+    scikit-learn's tools pass only images and labels, so what else they need is a parameter: `classes` names the columns
+    of a label matrix, and `output="indicator"` makes `predict` return such a matrix, which its scorers compare.
+    `loggers` are names ("tensorboard", "mlflow", "wandb") or objects that follow the training (fewtags.loggers.Logger).
 
     Examples:
         >>> tagger = Tagger().fit("photos/", tags="tags.csv")
@@ -54,6 +68,9 @@ class Tagger:
         pretrained: bool = True,
         epochs: int | None = None,
         settings: Iterable[str] = (),
+        classes: Sequence[str] | None = None,
+        output: Output = "tags",
+        loggers: Iterable[str | Logger] = (),
         seed: int = 0,
         device: str = "auto",
         out: str | Path | None = None,
@@ -65,6 +82,9 @@ class Tagger:
         self.pretrained = pretrained
         self.epochs = epochs
         self.settings = settings
+        self.classes = classes
+        self.output = output
+        self.loggers = loggers
         self.seed = seed
         self.device = device
         self.out = out
@@ -73,7 +93,7 @@ class Tagger:
     # --- scikit-learn's conventions ---
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if "_" not in (name[0], name[-1])}
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def set_params(self, **params: Any) -> Tagger:
         for name, value in params.items():
@@ -84,6 +104,25 @@ class Tagger:
 
     def __repr__(self) -> str:
         return f"Tagger(method={self.method!r}, backbone={self.backbone!r})"
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_saved")
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn's tools ask before they use an estimator.
+
+        A tagger that returns tag lists is no classifier to them: they would refuse lists as labels.
+        """
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+
+        classifier = self.output == "indicator"
+        return Tags(
+            estimator_type="classifier" if classifier else None,
+            target_tags=TargetTags(required=False, two_d_labels=True, multi_output=True, single_output=False),
+            classifier_tags=ClassifierTags(multi_class=False, multi_label=True) if classifier else None,
+            input_tags=InputTags(one_d_array=True, two_d_array=False, string=True),
+            no_validation=True,
+        )
 
     # --- fitting ---
 
@@ -96,12 +135,15 @@ class Tagger:
         data frame with one column per class. `complete=True` says that unlisted tags are absent. Other `options`
         go to the reader.
         """
-        config = self._config()
+        config, options = self._config(), {"classes": self.classes, **options}
         folder = Path(self.out) if self.out is not None else Path(tempfile.mkdtemp(prefix="fewtags-"))
         try:
-            with annotations_of(one_by_one(images, tags), tags, pictures=folder / "pictures", **options) as annotations:
+            with (
+                opened(self.loggers) as loggers,
+                annotations_of(one_by_one(images, tags), tags, pictures=folder / "pictures", **options) as annotations,
+            ):
                 data = split_data(annotations, config.data, config.seed)
-                train(config, folder, data=data, quiet=not self.verbose)
+                train(config, folder, data=data, quiet=not self.verbose, loggers=loggers)
             self.history_ = read_rows(RunFolder(folder).metrics)
             self._use(load_model(folder))
         finally:
@@ -134,28 +176,56 @@ class Tagger:
             rows.append(prediction.probabilities)
         return np.stack(rows)
 
+    @overload
     def predict(
-        self, images: Images, *, threshold: float | np.ndarray | None = None, top: int | None = None
-    ) -> list[list[str]]:
+        self,
+        images: Images,
+        *,
+        threshold: Thresholds = ...,
+        top: int | None = ...,
+        output: Literal["tags"] | None = ...,
+    ) -> list[list[str]]: ...
+
+    @overload
+    def predict(
+        self, images: Images, *, threshold: Thresholds = ..., top: int | None = ..., output: Literal["indicator"]
+    ) -> np.ndarray: ...
+
+    def predict(
+        self, images: Images, *, threshold: Thresholds = None, top: int | None = None, output: Output | None = None
+    ) -> Any:
         """The tags of each image, most probable first: those with at least the probability `threshold`, at most `top`
         of them.
 
-        The threshold is one for all categories or one per category (default: `thresholds_`).
+        The threshold is one for all categories or one per category (default: `thresholds_`). `output="indicator"`
+        returns a matrix [N, C] of 1 and 0 instead, columns as in `classes_` (default: the parameter `output`).
         """
+        output = self.output if output is None else output
+        if output not in OUTPUTS:
+            raise UserError(f"output={output!r} should be 'tags' or 'indicator'.")
         probabilities = self.predict_proba(images)
         limits = self.thresholds_ if threshold is None else np.asarray(threshold, dtype=float)
         if limits.shape not in ((), self.classes_.shape):
             raise UserError(f"threshold= should be one number, or one per class ({len(self.classes_)} classes).")
         if top is not None and top < 1:
             raise UserError(f"top={top} should be 1 or more.")
-        given = probabilities >= limits
-        order = np.argsort(-probabilities, axis=1, kind="stable")
-        return [[str(self.classes_[c]) for c in row if kept[c]][:top] for row, kept in zip(order, given, strict=True)]
+        limits = np.broadcast_to(limits, self.classes_.shape)
+        saved = self._fitted()
+        tags = [list(given_tags(row, saved.categories, limits, saved.tree))[:top] for row in probabilities]
+        if output == "tags":
+            return tags
+        column = {name: c for c, name in enumerate(saved.categories)}
+        indicator = np.zeros(probabilities.shape, dtype=np.int64)
+        for row, chosen in zip(indicator, tags, strict=True):
+            row[[column[tag] for tag in chosen]] = 1
+        return indicator
 
     def score(self, images: Images, tags: Any = None, **options: Any) -> float:
         """mAP from 0 to 1. If some labels are unknown, only the known ones count, or, if no absence is known, unknown
         counts as absent."""
         categories = self._fitted().categories
+        if isinstance(tags, np.ndarray) and tags.ndim == 2 and tags.shape[1] == len(categories):
+            options = {"classes": categories, **options}  # columns as in `classes_`
         with annotations_of(one_by_one(images, tags), tags, **options) as annotations:
             missing = set(annotations.categories) - set(categories)
             if missing:
@@ -167,8 +237,20 @@ class Tagger:
 
     def _fitted(self) -> SavedModel:
         if not hasattr(self, "_saved"):
-            raise UserError("This Tagger is not fitted yet; call fit(...) first, or Tagger.load(folder).")
+            raise not_fitted("This Tagger is not fitted yet; call fit(...) first, or Tagger.load(folder).")
         return self._saved
+
+    def to_fiftyone(self) -> Any:
+        """The tagger as one of FiftyOne's models, for `dataset.apply_model` and `compute_embeddings` (extra: fiftyone).
+
+        It does not follow later changes of the tagger's thresholds or classes.
+        """
+        saved = self._fitted()
+        try:
+            from fewtags.export.fiftyone_model import TaggerModel
+        except ImportError:
+            raise MissingExtra("A FiftyOne model", "fiftyone") from None
+        return TaggerModel(saved.categories, self.thresholds_, self.predict_proba, self.features)
 
     # --- changing labels (method "instant") ---
 
@@ -277,14 +359,21 @@ class Tagger:
         revision: str | None = None,
         endpoint: str | None = None,
         message: str = "Upload a fewtags model",
+        license: str = UNKNOWN_LICENSE,
+        onnx: bool | None = None,
     ) -> str:
-        """Upload what `save` writes to the Hugging Face Hub and return its address.
+        """Upload what `save` writes to the Hugging Face Hub, and `model.onnx`, and return its address.
 
         The repository `owner/name` is made if it is not there, visible to its owner only unless `private=False`.
-        `endpoint` is the address of another server that speaks the hub's language.
+        `endpoint` is the address of another server that speaks the hub's language. `license` is one of the hub's
+        identifiers, such as "apache-2.0". `onnx` says if the ONNX file is made (default: if the extra is installed).
         """
+        if onnx is None:
+            onnx = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
         with tempfile.TemporaryDirectory(prefix="fewtags-") as folder:
-            self.save(folder)
+            self._fitted().save(Path(folder), license=license)
+            if onnx:
+                export_model(self._fitted(), Path(folder) / hub.ONNX)
             return hub.upload(
                 Path(folder), repo, private=private, token=token, revision=revision, endpoint=endpoint, message=message
             )
@@ -327,6 +416,15 @@ def changed_settings(training: Mapping[str, Any]) -> dict[str, Any]:
     if from_scratch and record.get("model.train_from") == "auto":
         changed["model.train_from"] = "all"  # as it was, although it now has weights to start from
     return changed
+
+
+def not_fitted(message: str) -> UserError:
+    """For scikit-learn's tools, which catch its own error, an error of both kinds."""
+    if "sklearn" not in sys.modules:
+        return UserError(message)
+    from sklearn.exceptions import NotFittedError
+
+    return type("NotFittedError", (UserError, NotFittedError), {})(message)
 
 
 def one_by_one(images: Images, tags: Any) -> Images:

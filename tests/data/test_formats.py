@@ -55,6 +55,16 @@ EXAMPLES: dict[str, dict[str, str | bytes]] = {
     "coco": {"annotations/instances_train2017.json": COCO_JSON, "train2017/1.jpg": ""},
     "vg": {"objects.json": '[{"image_id": 1, "objects": [{"names": ["cat"]}]}]', "VG_100K/1.jpg": ""},
     "openimages": {"train-labels.csv": "ImageID,Source,LabelName,Confidence\n1,human,cat,1\n", "1.jpg": ""},
+    "camtrapdp": {
+        "media.csv": "mediaID,deploymentID,timestamp,filePath,filePublic,fileMediatype\nm1,d1,,1.jpg,true,image/jpeg\n",
+        "observations.csv": "observationID,deploymentID,mediaID,observationType,scientificName\no1,d1,m1,animal,cat\n",
+        "1.jpg": "",
+    },
+    "megadetector": {
+        "md.json": '{"info": {"format_version": "1.4"}, "detection_categories": {"1": "cat"}, "images": '
+        '[{"file": "1.jpg", "detections": [{"category": "1", "conf": 0.9, "bbox": [0, 0, 1, 1]}]}]}',
+        "1.jpg": "",
+    },
     "csv": {"tags.csv": "image,tags\n1.jpg,cat\n", "1.jpg": ""},
     "onehot": {"tags.csv": "image,cat\n1.jpg,1\n", "1.jpg": ""},
     "jsonl": {"tags.jsonl": '{"image": "1.jpg", "tags": ["cat"]}\n', "1.jpg": ""},

@@ -130,7 +130,7 @@ def test_label_studio_choices_taxonomies_regions_and_ids(tmp_path: Path) -> None
     label_studio(tmp_path)
     annotations = read_annotations(tmp_path / "photos", tags=tmp_path / "export.json")
     assert tags_of(annotations) == {
-        "a.jpg": {"cat", "dog"},
+        "a.jpg": {"cat", "dog", "animal"},  # the taxonomy of b c.jpg says that a dog is one
         "b c.jpg": {"animal", "dog"},
         "d.jpg": {"car", "day"},
         "e.jpg": set(),

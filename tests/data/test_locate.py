@@ -114,6 +114,7 @@ def test_case_and_accents_of_file_names_may_differ(tmp_path: Path) -> None:
 
 def test_raw_and_heic_are_called_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_files, "heif_is_installed", lambda: False)
+    monkeypatch.setattr(image_files, "raw_is_installed", lambda: False)
     lines = "image,tags\na.jpg,cat\nb.CR2,cat\nc.heic,cat\nd.nef,cat\ngone.dng,cat\n"
     photos = make(tmp_path / "photos", ["a.jpg", "b.CR2", "c.heic", "d.nef", "d.jpg", "e.arw"], lines)
     annotations = read(photos)
@@ -123,15 +124,16 @@ def test_raw_and_heic_are_called_what_they_are(tmp_path: Path, monkeypatch: pyte
         ("unsupported image", "4"),
         ("missing image", "6"),
     ]
-    assert "b.CR2 is a RAW photo, which fewtags cannot read; export it as JPEG" in annotations.findings[0].message
+    assert "b.CR2 is a RAW photo, which needs an extra: pip install 'fewtags[raw]'" in annotations.findings[0].message
     assert "pip install 'fewtags[heic]'" in annotations.findings[1].message
     assert (
-        f"Skipped in {photos}: 1 HEIC photo (to read them: pip install 'fewtags[heic]') and 3 RAW photos"
+        f"Skipped in {photos}: 1 HEIC photo (to read them: pip install 'fewtags[heic]') and 2 RAW photos"
         in annotations.notes[-1]
     )
 
 
-def test_only_raw_photos_end_in_a_sentence_that_says_so(tmp_path: Path) -> None:
+def test_only_raw_photos_end_in_a_sentence_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_files, "raw_is_installed", lambda: False)
     photos = make(tmp_path / "photos", ["a.cr2"], "image,tags\na.cr2,cat\n")
     with pytest.raises(UserError, match=r"a\.cr2, is a RAW photo"):
         read(photos)

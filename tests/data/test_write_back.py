@@ -12,6 +12,7 @@ from PIL import Image
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.data.prepare import DataConfig
+from fewtags.data.tag_tree import TagTree
 from fewtags.data.write_back import (
     LabelSource,
     Rewritten,
@@ -19,6 +20,8 @@ from fewtags.data.write_back import (
     check_rewritten,
     rewrite,
 )
+from fewtags.data.writers import open_writer
+from fewtags.data.xmp import read_packet
 from fewtags.errors import DataError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 
@@ -270,3 +273,36 @@ def test_whatever_is_decided_is_read_again(photos, tmp_path, seed):
         if random.random() < 0.5
     }
     applied(photos, file, decisions, tmp_path / f"new{file.suffix}")
+
+
+# --- trees ---
+
+
+def test_a_csv_with_levels_keeps_them(photos, tmp_path):
+    file = photos.parent / "tags.csv"
+    file.write_text("image,tags\na.jpg,animal|dog;sea\nb.jpg,animal|bird|owl;sea\nc.jpg,sea;animal|dog\n")
+    decisions = {
+        ("a.jpg", "dog"): ABSENT, ("b.jpg", "bird"): ABSENT, ("b.jpg", "dog"): PRESENT, ("c.jpg", "owl"): PRESENT,
+    }  # fmt: skip
+    _, again = applied(photos, file, decisions, tmp_path / "new.csv", keep_untagged=False)
+    lines = (tmp_path / "new.csv").read_text().splitlines()
+    assert lines[1] == "a.jpg,animal;sea;-animal|dog"
+    assert lines[2].startswith("b.jpg,animal;sea;")
+    assert set(lines[2].split(";")[2:]) == {"-animal|bird", "-animal|bird|owl", "animal|dog"}
+    assert "animal|bird|owl" in lines[3]
+    assert label(again, "a.jpg", "animal") == label(again, "c.jpg", "bird") == PRESENT
+    assert label(again, "b.jpg", "owl") == ABSENT  # no bird, so no owl
+
+
+def test_xmp_files_with_levels_keep_them(photos, tmp_path):
+    writer = open_writer("xmp", {})
+    writer.tree = TagTree({"dog": ("animal",)}, {"dog": ("animal", "dog")})
+    for name in ("a.jpg", "b.jpg"):
+        writer.write(photos / name, {"animal": 0.9, "dog": 0.9})
+    for file in photos.glob("*.xmp"):  # as if a person had written them
+        file.write_text(file.read_text().replace("fewtags:", "other:").replace("xmlns:fewtags", "xmlns:other"))
+    new, again = applied(photos, None, {("a.jpg", "dog"): ABSENT, ("c.jpg", "dog"): PRESENT}, tmp_path / "new")
+    keywords = read_packet(new.content["a.jpg.xmp"])
+    assert set(keywords.paths) == {("animal",)}
+    assert keywords.rejected == ["dog"]
+    assert label(again, "c.jpg", "animal") == label(again, "b.jpg", "dog") == PRESENT

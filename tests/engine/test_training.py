@@ -24,6 +24,7 @@ from fewtags.engine.prediction import predict_files
 from fewtags.engine.record import load_run_config
 from fewtags.engine.run_log import read_rows
 from fewtags.errors import Interrupted, MissingExtra, RunFailed, UserError
+from fewtags.loggers import opened
 from fewtags.methods import METHODS, objective_class
 from fewtags.models.classifier import Classifier
 from fewtags.models.saved import load_model
@@ -265,7 +266,8 @@ def test_half_precision_on_the_way_and_single_precision_where_it_counts(patches,
 def test_tensorboard_is_shown_what_the_log_has(patches, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run(TinyConfig.make(), tmp_path / "run", patches, tensorboard=True)
+    with opened(["tensorboard"]) as loggers:
+        run(TinyConfig.make(), tmp_path / "run", patches, loggers=loggers)
     board = EventAccumulator(str(tmp_path / "run/tensorboard"))
     board.Reload()
     rows = read_rows(tmp_path / "run/metrics.jsonl")
@@ -278,6 +280,6 @@ def test_tensorboard_is_shown_what_the_log_has(patches, tmp_path):
 
 def test_without_tensorboard_a_run_is_refused_before_it_begins(patches, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(MissingExtra, match=r"fewtags\[tracking\]"):
-        run(TinyConfig.make(), tmp_path / "run", patches, tensorboard=True)
+    with pytest.raises(MissingExtra, match=r"fewtags\[tensorboard\]"), opened(["tensorboard"]) as loggers:
+        run(TinyConfig.make(), tmp_path / "run", patches, loggers=loggers)
     assert not (tmp_path / "run").exists()

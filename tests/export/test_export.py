@@ -25,13 +25,16 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 PICTURES = sorted((GOLDEN / "pictures").glob("*.jpg"))
 
 
+pytestmark = pytest.mark.usefixtures("traced_once")
+
+
 @pytest.fixture(scope="module")
 def saved():
     return load_model(GOLDEN / "format-2")
 
 
 @pytest.fixture(scope="module")
-def exported(saved, tmp_path_factory):
+def exported(saved, tmp_path_factory, traced_once):
     file = tmp_path_factory.mktemp("export") / "tagger.onnx"
     export_model(saved, file, images=PICTURES)
     return file

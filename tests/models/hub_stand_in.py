@@ -79,6 +79,8 @@ class HubStandIn:
             answer(
                 request, {"id": name, "sha": COMMIT, "siblings": [{"rfilename": n} for n in self.repositories[name]]}
             )
+        elif file.group(2) not in self.repositories[name]:
+            answer(request, {"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
         else:
             content = self.repositories[name][file.group(2)]
             if request.command == "GET":

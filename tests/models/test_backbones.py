@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import time
+
 import pytest
 import timm
 import torch
@@ -14,6 +17,7 @@ from fewtags.data.images import open_image
 from fewtags.errors import RunFailed, UserError
 from fewtags.models.backbones import create_backbone, load_weights, move_stride_to_1x1, num_features, stages_of
 from fewtags.models.build import ModelConfig
+from fewtags.models.hub import unreachable
 from fewtags.tagger import Tagger
 
 CHAINS = {
@@ -239,6 +243,7 @@ def test_without_a_network_the_ways_out_come_in_order(monkeypatch, tmp_path):
         raise OSError("Name or service not known\nand a long trace")
 
     monkeypatch.setattr("fewtags.models.backbones.timm.create_model", offline)
+    monkeypatch.setattr("fewtags.models.hub.unreachable", lambda endpoint=None: "")
     with pytest.raises(RunFailed) as caught:
         create_backbone("tf_efficientnet_lite0")
     message = str(caught.value)
@@ -247,3 +252,42 @@ def test_without_a_network_the_ways_out_come_in_order(monkeypatch, tmp_path):
     ways = ["timm/tf_efficientnet_lite0.in1k", "--weights FILE", "HF_HOME", "--backbone", "resnet18.a1_in1k",
             "model.pretrained=false", "fewtags demo"]  # fmt: skip
     assert sorted(ways, key=message.index) == ways
+
+
+def test_without_a_network_a_run_fails_soon_with_the_whole_message(cli, monkeypatch, tmp_path, patches, tags_file):
+    """Looking up the name hangs, and the client of the hub would try again and again."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("fewtags.models.hub.getproxies", dict)
+    monkeypatch.setattr("fewtags.models.hub.PATIENCE", 0.2)
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: time.sleep(5) or [])
+    started = time.monotonic()
+    answer = cli("train", patches.root, "--tags", tags_file, "--out", tmp_path / "run", "--quiet")
+    assert time.monotonic() - started < 4
+    assert (answer.code, answer.err.count("\n")) == (1, 1)
+    assert "could not be fetched (huggingface.co did not answer within 0.2 s). Ways out" in answer.err
+    assert answer.err.endswith("without any download: `fewtags demo`.\n")
+
+
+def test_without_a_network_weights_in_the_cache_are_used_at_once(monkeypatch):
+    from huggingface_hub import constants
+
+    seen = []
+    monkeypatch.setattr("fewtags.models.hub.unreachable", lambda endpoint=None: "no network")
+    monkeypatch.setattr(
+        "fewtags.models.backbones.timm.create_model", lambda *_, **__: seen.append(constants.HF_HUB_OFFLINE)
+    )
+    with pytest.raises(AttributeError):  # None is no model
+        create_backbone("test_resnet")
+    assert (seen, constants.HF_HUB_OFFLINE) == ([True], False)
+
+
+def test_a_network_that_is_there_is_found(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setattr("fewtags.models.hub.getproxies", dict)
+        assert unreachable(f"http://127.0.0.1:{port}") == ""
+        monkeypatch.setattr("fewtags.models.hub.getproxies", lambda: {"https": f"127.0.0.1:{port}"})
+        assert unreachable("https://hub.invalid") == "", "a proxy looks up the name itself"
+    assert "127.0.0.1 cannot be reached" in unreachable("https://hub.invalid")

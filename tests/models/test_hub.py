@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hub_stand_in import HubStandIn
+from huggingface_hub import ModelCard
 
 from fewtags import Tagger
+from fewtags.engine.onnx_tagger import ExportedTagger
 from fewtags.errors import UserError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -25,7 +27,7 @@ def hub(monkeypatch, tmp_path):
 
 def test_there_and_back(hub, tmp_path):
     tagger = Tagger.load(GOLDEN / "format-2")
-    address = tagger.push_to_hub("me/photos", token="hf_x", endpoint=hub.address)
+    address = tagger.push_to_hub("me/photos", token="hf_x", endpoint=hub.address, onnx=False)
     assert address == f"{hub.address}/me/photos"
     assert set(hub.repositories["me/photos"]) >= {"config.json", "labels.json", "model.safetensors", "README.md"}
     assert hub.private["me/photos"]  # until somebody says otherwise
@@ -35,8 +37,31 @@ def test_there_and_back(hub, tmp_path):
     np.testing.assert_array_equal(back.predict_proba(PICTURES), tagger.predict_proba(PICTURES))
 
 
+def test_the_onnx_file_goes_up_and_is_not_needed_to_come_back(hub, tmp_path):
+    pytest.importorskip("onnxscript")
+    tagger = Tagger.load(GOLDEN / "format-2")
+    tagger.push_to_hub("me/photos", token="hf_x", endpoint=hub.address)
+    (tmp_path / "model.onnx").write_bytes(hub.repositories["me/photos"]["model.onnx"])
+    exported = ExportedTagger(tmp_path / "model.onnx")
+    found = [prediction.probabilities for prediction in exported.predict_files(PICTURES)]
+    np.testing.assert_allclose(found, tagger.predict_proba(PICTURES), atol=1e-4)
+    Tagger.from_hub("me/photos", endpoint=hub.address, cache_dir=tmp_path, token=False)
+    assert "model.onnx" not in hub.downloads
+    tagger.push_to_hub("me/small", token="hf_x", endpoint=hub.address, onnx=False)
+    assert "model.onnx" not in hub.repositories["me/small"]
+
+
+def test_the_card_says_what_the_hub_reads(hub):
+    """As huggingface_hub itself reads it."""
+    tagger = Tagger.load(GOLDEN / "format-2")
+    tagger.push_to_hub("me/photos", token="hf_x", endpoint=hub.address, license="cc-by-4.0", onnx=False)
+    data = ModelCard(hub.repositories["me/photos"]["README.md"].decode()).data
+    assert (data.license, data.library_name, data.pipeline_tag) == ("cc-by-4.0", "fewtags", "image-classification")
+
+
 def test_only_the_files_of_a_model_come_down(hub, tmp_path):
-    Tagger.load(GOLDEN / "format-2").push_to_hub("me/photos", token="hf_x", endpoint=hub.address, private=False)
+    tagger = Tagger.load(GOLDEN / "format-2")
+    tagger.push_to_hub("me/photos", token="hf_x", endpoint=hub.address, private=False, onnx=False)
     assert not hub.private["me/photos"]
     hub.repositories["me/photos"]["evil.py"] = b"raise SystemExit"
     Tagger.from_hub("me/photos", endpoint=hub.address, cache_dir=tmp_path, token=False)
@@ -55,3 +80,28 @@ def test_mistakes_are_one_sentence(hub, tmp_path, repo, sentence):
 def test_a_hub_that_does_not_answer(tmp_path):
     with pytest.raises(UserError, match="could not be reached"):
         Tagger.from_hub("me/x", endpoint="http://127.0.0.1:9", cache_dir=tmp_path, token=False)
+
+
+@pytest.mark.parametrize("name", ["config.json", "labels.json", "model.safetensors"])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_download_that_breaks_off_is_said_and_done_again(hub, tmp_path, name, share, monkeypatch):
+    Tagger.load(GOLDEN / "format-2").push_to_hub("me/photos", token="hf_x", endpoint=hub.address)
+    whole = hub.get
+
+    def broken(request, path):
+        if request.command != "GET" or not path.endswith(f"/{name}"):
+            return whole(request, path)
+        content = hub.repositories["me/photos"][name]
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(content)))
+        request.end_headers()
+        request.wfile.write(content[: int(share * len(content))])
+        request.close_connection = True
+
+    monkeypatch.setattr(hub, "get", broken)
+    with pytest.raises(UserError, match="The connection to the hub broke off at me/photos") as said:
+        Tagger.from_hub("me/photos", endpoint=hub.address, cache_dir=tmp_path, token=False)
+    assert "\n" not in str(said.value)
+    monkeypatch.undo()
+    again = Tagger.from_hub("me/photos", endpoint=hub.address, cache_dir=tmp_path, token=False)
+    assert again.classes_.tolist() == Tagger.load(GOLDEN / "format-2").classes_.tolist()

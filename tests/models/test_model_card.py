@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+
+from huggingface_hub import ModelCard
 
 from fewtags.models.model_card import model_card
 from fewtags.models.saved import load_model
@@ -59,3 +62,42 @@ def test_estimates_stand_with_their_intervals():
     estimated = {"judged_on": "validation images", "images": 9, "map": [0.5, 0.4, 0.6], "of1": None, "cf1": None}
     lines = section(made(["a"], quality={"estimated": estimated}), "Quality")
     assert "| estimated from known tags, validation images (95 % interval) | 9 | 50.0 (40.0–60.0) | – | – |" in lines
+
+
+# --- what the hub reads, as huggingface_hub itself reads it ---
+
+
+def test_the_front_matter_of_a_run(trained):
+    data = ModelCard((trained / "model" / "README.md").read_text(encoding="utf-8")).data
+    assert (data.license, data.library_name, data.pipeline_tag) == ("unknown", "fewtags", "image-classification")
+    assert data.datasets == ["tags"]  # of tags.csv
+    assert data.metrics == ["average_precision", "f1"]
+    assert data.base_model is None  # it started from random weights
+    scores = json.loads((trained / "result.json").read_text())["test"]
+    measured = [(result.metric_type, result.metric_name, result.metric_value) for result in data.eval_results]
+    assert measured == [
+        ("average_precision", "mAP", round(scores["map"], 4)),
+        ("f1", "OF1", round(scores["of1"], 4)),
+        ("f1", "CF1", round(scores["cf1"], 4)),
+    ]
+    assert {(result.dataset_name, result.dataset_split) for result in data.eval_results} == {("tags", "test")}
+
+
+def test_partial_labels_and_estimates_are_named_as_such():
+    quality = {
+        "measured": {"split": "val", "images": 9, "complete": False, "map": 0.5, "of1": None, "cf1": 0.25},
+        "estimated": {"judged_on": "test images", "images": 9, "map": [0.75, 0.7, 0.8], "of1": None, "cf1": None},
+    }
+    data = ModelCard(made(["a"], data={"name": "My photos: 2024"}, quality=quality)).data
+    assert data.datasets == ["My-photos-2024"]
+    assert [(result.metric_name, result.metric_value) for result in data.eval_results] == [
+        ("mAP, partial labels", 0.5), ("CF1, partial labels", 0.25), ("mAP, estimated from known tags", 0.75),
+    ]  # fmt: skip
+
+
+def test_the_base_model_is_the_repository_the_weights_came_from(trained, tmp_path):
+    saved = replace(load_model(trained), training={"model": {"pretrained": True, "weights": None}})
+    saved.save(tmp_path)
+    assert ModelCard.load(tmp_path / "README.md").data.base_model == "timm/test_resnet.r160_in1k"
+    replace(saved, training={"model": {"pretrained": True, "weights": "own.safetensors"}}).save(tmp_path)
+    assert ModelCard.load(tmp_path / "README.md").data.base_model is None

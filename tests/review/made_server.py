@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import secrets
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ import torch
 import uvicorn
 from made_review import made_data, save_pictures
 
+from fewtags.commands.review import listen
 from fewtags.review.guard import Address
 from fewtags.review.pictures import Pictures
 from fewtags.review.server import make_app
@@ -62,7 +62,8 @@ class Served:
 class ThreadServer(Served):
     def __init__(self, folder: Path, number: int = 120, *, port: int = 0, read_only: bool = False):
         session, pictures = made_session(folder, number)
-        listening = socket.create_server(("127.0.0.1", port))
+        listening = listen("127.0.0.1", port)
+        listening.listen(128)  # who comes before the server has started waits
         address = Address("127.0.0.1", listening.getsockname()[1])
         token = secrets.token_urlsafe(24)
         about = {"run": "made", "folder": "made", "method": "instant", "reviewer": "ann"}

@@ -109,4 +109,4 @@ def test_the_missing_extra_is_named(cli, run, monkeypatch):
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     answer = cli("review", run)
     assert answer.code == 5
-    assert "fewtags[serve]" in answer.err
+    assert "fewtags[review]" in answer.err

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +29,9 @@ from fewtags.data.write_back import (
 from fewtags.engine.record import load_labels, load_run_config, load_run_data, new_place
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.models.saved import read_object
-from fewtags.review.store import DecisionStore, decisions_file, has_decisions
+from fewtags.review.store import Decision, DecisionStore, decisions_file, has_decisions
 from fewtags.wording import plural
 
 SHOWN = 20  # changes printed
@@ -89,16 +91,28 @@ def plan(run: Path, out: Path | None, *, write_as: str, force: bool, moved_to: P
     config = load_run_config(run)
     labels = {label: decision.label for label, decision in latest(decisions).items()}
     hidden = config.data.known is not None
-    annotations = labels_of_experiment(run, moved_to) if hidden else source_labels(run, moved_to)
-    changes = changes_between(annotations, labels)
-    if write_as == "jsonl" or hidden:
-        new = as_json_lines(annotations, changes)
-    else:
-        new = rewrite(label_source(run, moved_to), annotations, changes)
+    with not_changed_meanwhile(label_source(run, moved_to).file):
+        annotations = labels_of_experiment(run, moved_to) if hidden else source_labels(run, moved_to)
+        changes = changes_between(annotations, labels)
+        if write_as == "jsonl" or hidden:
+            new = as_json_lines(annotations, changes)
+        else:
+            new = rewrite(label_source(run, moved_to), annotations, changes)
     place = out or RunFolder(run).path / "reviewed" / new.name
     known_images, known_tags = set(annotations.images), set(annotations.categories)
     strange = sum(image not in known_images or tag not in known_tags for image, tag in labels)
     return Plan(run, annotations, changes, new, place, strange)
+
+
+@contextmanager
+def not_changed_meanwhile(file: Path | None) -> Iterator[None]:
+    """The file is read more than once within the block; all of these must have been the same file."""
+    before = None if file is None else file_checksum(file)
+    try:
+        yield
+    finally:  # a change may also be why the block failed
+        if file is not None and (not file.is_file() or file_checksum(file) != before):
+            raise DataError(f"{file} was changed while it was read; run the command again.")
 
 
 def show(planned: Plan) -> Iterator[str]:
@@ -137,20 +151,39 @@ def decisions_of(run: Path) -> list[DecidedLabel]:
     return list(latest([*before, *own]).values())
 
 
-def write_decision_table(run: Path, file: Path) -> Path:
-    """The current decisions of a run's own review, oldest first, for spreadsheets."""
+def write_decision_table(run: Path, file: Path, states: str = "fewtags") -> Path:
+    """The current decisions of a run's own review, oldest first, for spreadsheets or in the words of Perch."""
+    if states not in TABLES:
+        raise UserError(f"--states {states} should be one of {', '.join(TABLES)}.")
     if file.exists():
         raise UserError(f"{file} exists already; choose another name.")
     with DecisionStore(decisions_file(run), read_only=True) as store:
         decisions = list(store.standing())
+    header, row = TABLES[states]
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as beside, beside.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
-        writer.writerow(["image", "tag", "old", "new", "reviewer", "decided_at", "queue", "run", "content_hash"])
-        for d in decisions:
-            cells = [d.image, d.category, STATES[d.old], STATES[d.new], d.reviewer, d.decided_at, d.queue, d.run]
-            writer.writerow([protected(cell) for cell in [*cells, d.content_hash]])
+        writer.writerow(header)
+        writer.writerows([protected(cell) for cell in row(decision)] for decision in decisions)
     return file
+
+
+def own_row(d: Decision) -> list[str]:
+    cells = [d.image, d.category, STATES[d.old], STATES[d.new], d.reviewer, d.decided_at, d.queue, d.run]
+    return [*cells, d.content_hash]
+
+
+def perch_row(d: Decision) -> list[str]:
+    """As Perch's annotations: a label, its type, and where it comes from. Unsure is a label too: it was looked at."""
+    words = f"{d.reviewer or 'unknown reviewer'}, fewtags review of {d.run}, queue {d.queue}, {d.decided_at}"
+    return [d.image, d.category, LABEL_TYPES[d.new], words]
+
+
+LABEL_TYPES = {PRESENT: "positive", ABSENT: "negative", UNKNOWN: "uncertain"}  # names of Perch's LabelType
+TABLES: dict[str, tuple[list[str], Callable[[Decision], list[str]]]] = {
+    "fewtags": (["image", "tag", "old", "new", "reviewer", "decided_at", "queue", "run", "content_hash"], own_row),
+    "perch": (["filename", "label", "label_type", "provenance"], perch_row),
+}
 
 
 def label_source(run: Path, moved_to: Path | None) -> LabelSource:

@@ -105,7 +105,7 @@ def train_fresh(config: RunConfig, folder: Path, data: RunData, console: Console
     """Train from scratch; the results of an earlier demo in this folder are removed."""
     shutil.rmtree(folder, ignore_errors=True)
     console.print(f"Training {config.method_name}: {find_method(config.method_name).sentence}", highlight=False)
-    return train(config, folder, data=data, quiet=not console.is_terminal)
+    return train(config, folder, data=data)
 
 
 def score_table(results: dict[str, RunResult], known: float) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from fewtags.engine.model_outputs import model_outputs
 from fewtags.errors import UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT
 from fewtags.presence.summary import estimate_lines
+from fewtags.progress import working
 from fewtags.review.store import DecisionStore, decisions_file, has_decisions
 
 SHOWN = 20  # lines printed
@@ -57,15 +59,19 @@ def discover(
     quiet: bool,
     moved_to: Path | None = None,
 ) -> Found:
-    opened = open_run(run, moved_to=moved_to, device=device, quiet=quiet)
+    if not quiet:
+        print(f"Searching the images of {run} for missing tags.", file=sys.stderr, flush=True)
+    with working("Opening the run", quiet=quiet):
+        opened = open_run(run, moved_to=moved_to, device=device, quiet=quiet)
     columns = [category(opened.annotations, name) for name in only] or None
     choice: dict[str, Any] = {"columns": columns, "min_probability": min_probability, "limit": limit}
     decided = decisions_of(run)
     if data is None:
-        found = opened.discover(decided=decided, **choice)
+        with working("Searching", quiet=quiet):
+            found = opened.discover(decided=decided, **choice)
         return Found(run, opened, opened.annotations, found, opened.truth, limit)
     images = other_images(opened.saved.categories, data, tags, format, options)
-    with tempfile.TemporaryDirectory(prefix="fewtags-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fewtags-") as folder, working("Searching", quiet=quiet):
         outputs = model_outputs(opened.saved, images, Path(folder), device=device, quiet=quiet)
         found = opened.discover_in(images, outputs, decided=decided, **choice)
     return Found(run, opened, images, found, None, limit)

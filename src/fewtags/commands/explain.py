@@ -25,7 +25,8 @@ def explain(
     picture = open_image(image)
     pixels = torch.from_numpy(np.asarray(read_square(image, saved.input.size)).copy()).permute(2, 0, 1)[None]
     with torch.inference_mode():
-        probabilities = saved.classifier.eval()(pixels).logits[0].sigmoid().numpy()
+        said = saved.classifier.eval()(pixels).logits[0].sigmoid().numpy()
+    probabilities = saved.tree.raised(said, saved.categories)
     columns = chosen_columns(saved, probabilities, tags)
     captions = {saved.categories[c]: float(probabilities[c]) for c in columns}
     maps = evidence_maps(saved.classifier, pixels, torch.tensor([columns]))[0]

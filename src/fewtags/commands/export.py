@@ -17,6 +17,7 @@ from fewtags.engine.record import load_run_data
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import UserError
 from fewtags.export.onnx_file import INT8_IMAGES, export_model, write_layout
+from fewtags.export.timm_folder import export_to_timm
 from fewtags.models.saved import SavedModel, load_model
 
 NUM_CHECKED = 64  # images the exported file is compared on
@@ -28,6 +29,12 @@ def export(
 ) -> tuple[Path, list[str]]:
     """Write the file; returns sentences about how it compares with torch."""
     saved = load_model(run)
+    if to == "timm":
+        if int8 or layout:
+            raise UserError(f"--to timm writes a folder for timm; remove {'--int8' if int8 else '--layout'}.")
+        folder = out or run / "timm"
+        difference = export_to_timm(saved, folder)
+        return folder, [f"Compared with timm's own model: largest difference of a logit {difference:.2g}."]
     suffix = ".xml" if to == "openvino" else ".onnx"
     file = (out or run / "model").with_suffix(suffix) if out is None or not out.suffix else out
     if layout:
@@ -37,7 +44,7 @@ def export(
     data = own_data(run)
     wanted = INT8_IMAGES + NUM_CHECKED if int8 else NUM_CHECKED  # calibration and comparison use different images
     checked = find_images(images)[:wanted] if images else own_images(data, wanted)
-    check = export_model(saved, file, to=to, int8=int8, images=checked)
+    check = export_model(saved, file, to=to, int8=int8, images=checked, for_imgutils=layout)
     if layout:
         write_layout(saved, file.parent)
     return file, [str(check), *([cost] if int8 and (cost := int8_cost(saved, file, data)) else [])]

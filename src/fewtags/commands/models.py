@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from fewtags.atomic import file_checksum
+from fewtags.data.tag_tree import TagTree
 from fewtags.engine.cluster import active_cluster
 from fewtags.engine.onnx_tagger import ExportedTagger, is_exported
 from fewtags.engine.predictions import Prediction
@@ -34,6 +35,7 @@ class How:
 class OpenModel(Protocol):
     categories: list[str]
     thresholds: np.ndarray  # [C]
+    tree: TagTree
 
     def predict(
         self, files: Iterable[Path], how: How, num_files: int | None = None, say: Callable[[str], object] = ...
@@ -64,6 +66,7 @@ class ExportedModel:
     def __init__(self, file: Path):
         self.file, self.tagger = file, ExportedTagger(file)
         self.categories, self.thresholds = self.tagger.categories, self.tagger.thresholds
+        self.tree = self.tagger.tree
 
     def predict(
         self,
@@ -105,6 +108,7 @@ class SavedFolder:
         self.folder = folder
         self.saved: SavedModel = load_model(folder)
         self.categories, self.thresholds = self.saved.categories, self.saved.thresholds
+        self.tree = self.saved.tree
 
     def predict(
         self,
@@ -125,6 +129,7 @@ class SavedFolder:
 
         saved = self.saved
         about = [self.categories, self.thresholds.tolist(), saved.input.model_dump(mode="json"), saved.model.backbone]
+        about += [saved.tree.to_json()] if saved.tree else []
         digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
         add_tensors(digest, saved.classifier.state_dict())
         return digest.hexdigest()[:32]

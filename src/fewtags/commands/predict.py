@@ -13,10 +13,10 @@ import json
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,14 +25,16 @@ from fewtags.commands.models import How, open_model
 from fewtags.data.csv_cells import protected, unprotected
 from fewtags.data.image_files import Skipped, iter_images, no_images
 from fewtags.data.remote import remote_url
-from fewtags.data.writers import WRITERS, TagWriter, open_writer
-from fewtags.engine.predictions import NOT_A_NUMBER, Prediction, name_of
+from fewtags.data.tag_tree import TagTree
+from fewtags.engine.predictions import NO_TREE, NOT_A_NUMBER, Prediction, name_of
 from fewtags.errors import Interrupted, RunFailed, UserError
-from fewtags.locks import LOCK, only_process_in, try_to_lock
-from fewtags.progress import progress_bar
+from fewtags.locks import only_writer_of
+from fewtags.progress import progress_bar, working
+
+if TYPE_CHECKING:
+    from fewtags.data.writers import TagWriter
 
 FLUSH_EVERY = 64  # rows
-LOCK_FOLDER = ".fewtags"  # there only while tags are written next to photos
 
 
 def write_predictions(
@@ -57,7 +59,8 @@ def write_predictions(
     if writer is not None and (elsewhere := next(filter(remote_url, images), None)) is not None:
         raise UserError(f"--write writes next to local images, but {remote_url(elsewhere)} is remote.")
     skipped = Skipped()
-    total = sum(1 for _ in iter_images(images, skipped))
+    with working("Looking for images", quiet=quiet):
+        total = sum(1 for _ in iter_images(images, skipped))
     if not total:
         raise no_images()
     model = open_model(run)
@@ -67,14 +70,16 @@ def write_predictions(
         thresholds, basis = model.purpose_thresholds(precision, recall)
     if save_thresholds:
         model.keep_thresholds(thresholds)
-    rows = Rows(model.categories, thresholds, top, all_scores)
-    about = {
+    rows = Rows(model.categories, thresholds, top, all_scores, model.tree)
+    if writer is not None:
+        writer.tree = model.tree
+    about = {} if out is None else {
         "model": model.fingerprint(), "threshold": threshold, "precision": precision, "recall": recall, "top": top,
         "all_scores": all_scores,
     }  # fmt: skip
     written = Written() if out is None or overwrite else read_written(out, about)
     with (
-        alone_in(() if writer is None else writer.folders),
+        alone_beside_photos(writer),
         writing_to(out, about, written, overwrite) as stream,
         progress_bar("Tagging", total, quiet=quiet, unit="images") as bar,
     ):
@@ -98,28 +103,21 @@ def choose_writer(
         return None
     if dry_run and out is not None:
         raise UserError("--dry-run writes nothing; remove --out.")
+    from fewtags.data.writers import WRITERS, open_writer
+    from fewtags.data.writers.beside import folders_of
+
     writer = open_writer(name, options, folders=folders_of(images), dry_run=dry_run)
     if out is not None and out.exists() and not WRITERS[name].resumable:
         raise UserError(f"--write {name} needs all images in one run; {out} has some already, so choose another --out.")
     return writer
 
 
-def folders_of(images: Sequence[Path]) -> list[Path]:
-    """The folders that were given, and those of the files that were."""
-    return list(dict.fromkeys(path if path.is_dir() else path.parent for path in images))
+def alone_beside_photos(writer: TagWriter | None) -> AbstractContextManager[None]:
+    if writer is None:
+        return nullcontext()
+    from fewtags.data.writers.beside import alone_in
 
-
-@contextmanager
-def alone_in(folders: Sequence[Path]) -> Iterator[None]:
-    """Only one process may write next to these photos. The lock has a folder of its own: a photo folder's .lock may
-    belong to another program."""
-    with ExitStack() as locks:
-        for folder in sorted({folder.resolve() for folder in folders}):
-            own = folder / LOCK_FOLDER
-            if own.is_symlink() or (own / LOCK).is_symlink():
-                raise UserError(f"{own} should be a folder of fewtags, but it is or holds a link; remove it.")
-            locks.enter_context(only_process_in(own, "fewtags predict --write"))
-        yield
+    return alone_in(writer.folders, "fewtags predict --write")
 
 
 def row_writer(
@@ -263,9 +261,11 @@ def writing_to(out: Path | None, about: Mapping[str, Any], written: Written, ove
         yield sys.stdout
         return
     out.parent.mkdir(parents=True, exist_ok=True)
-    with naming(out), out.open("a", encoding="utf-8", errors="surrogateescape", newline="") as stream:
-        if not try_to_lock(stream):
-            raise UserError(f"Another process is writing to {out}; wait until it has ended, or choose another --out.")
+    with (
+        naming(out),
+        only_writer_of(out, "fewtags predict"),
+        out.open("a", encoding="utf-8", errors="surrogateescape", newline="") as stream,
+    ):
         write_json(about_file(out), about)
         stream.truncate(0 if overwrite else written.end)
         yield stream
@@ -279,9 +279,10 @@ class Rows:
     thresholds: np.ndarray
     top: int | None
     all_scores: bool
+    tree: TagTree = NO_TREE
 
     def tags(self, prediction: Prediction) -> dict[str, float]:
-        return dict(list(prediction.tags(self.categories, self.thresholds).items())[: self.top])
+        return dict(list(prediction.tags(self.categories, self.thresholds, self.tree).items())[: self.top])
 
 
 def csv_rows(stream: IO[str], rows: Rows, with_header: bool) -> Callable[[Prediction], None]:

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fewtags.errors import MissingExtra, UserError
+from fewtags.progress import working
 from fewtags.wording import plural
 
 FIRST_PORT = 8321  # then the next free one
@@ -28,7 +29,9 @@ def review(
     quiet: bool = False,
 ) -> None:
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-        raise MissingExtra("The review page", "serve")
+        raise MissingExtra("The review page", "review")
+    if not quiet:
+        print(f"Opening {run} for review.", file=sys.stderr, flush=True)
     import uvicorn
 
     from fewtags.review.guard import Address
@@ -37,7 +40,8 @@ def review(
 
     listening = listen(host, port)
     address = Address(host, listening.getsockname()[1])
-    opened = open_review(run, reviewer=reviewer or user_name(), read_only=read_only, quiet=quiet)
+    with working("Opening the review", quiet=quiet):
+        opened = open_review(run, reviewer=reviewer or user_name(), read_only=read_only, quiet=quiet)
     token = secrets.token_urlsafe(24)
     app = make_app(
         opened.session,
@@ -87,7 +91,9 @@ def listen(host: str, port: int | None) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     last_error: OSError | None = None
     for candidate in [port] if port is not None else [*range(FIRST_PORT, FIRST_PORT + 20), 0]:
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        # With the protocol named, asyncio sets TCP_NODELAY on the connections: without it the body of a response waits
+        # 40 ms for the client's acknowledgement of its headers.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind((host, candidate))

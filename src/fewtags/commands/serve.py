@@ -11,7 +11,7 @@ import numpy as np
 
 from fewtags.commands.review import listen
 from fewtags.engine.onnx_tagger import ExportedTagger, is_exported
-from fewtags.errors import MissingExtra
+from fewtags.errors import MissingExtra, UserError
 
 if TYPE_CHECKING:
     from fewtags.serve.app import Limits, Tagger
@@ -33,8 +33,18 @@ class SavedTagger:
         saved = load_model(run)
         self.model = saved.classifier.to(self.device).eval()
         self.categories, self.thresholds, self.size = saved.categories, saved.thresholds, saved.input.size
+        self.tree = saved.tree
+        self.num_threads = torch.get_num_threads()
+        self.on_one_core = self._on_one_core if self.device.type == "cpu" else None
 
     def probabilities(self, pixels: np.ndarray) -> np.ndarray:
+        return self._run(pixels, self.num_threads)
+
+    def _on_one_core(self, pixels: np.ndarray) -> np.ndarray:
+        return self._run(pixels, 1)
+
+    def _run(self, pixels: np.ndarray, num_threads: int) -> np.ndarray:
+        self.torch.set_num_threads(num_threads)  # of the calling thread
         with self.torch.inference_mode():
             images = self.torch.from_numpy(np.ascontiguousarray(pixels)).to(self.device)
             return self.model(images).logits.sigmoid().cpu().numpy()
@@ -61,7 +71,36 @@ def serve(model: Path, *, host: str, port: int, device: str, limits: Limits, api
         app = create_app(load_tagger(model, device), limits, api_key)
         shown = f"[{host}]" if ":" in host else host
         print(f"http://{shown}:{bound.getsockname()[1]}/v1/tags", flush=True)
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=STOP_SECONDS)
+        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=STOP_SECONDS)
+        uvicorn.Server(config).run(sockets=[bound])
+
+
+def serve_label_studio(
+    run: Path, *, host: str, port: int, device: str, images: Path | None, complete: bool, api_key: str | None
+) -> None:
+    """Speak Label Studio's ML backend protocol. Images come from a folder, or from the server in LABEL_STUDIO_URL."""
+    try:
+        import uvicorn
+
+        from fewtags.serve.label_studio import Backend, Images, create_backend
+    except ImportError:
+        raise MissingExtra("fewtags serve --label-studio", "label-studio") from None
+    from fewtags.tagger import Tagger
+
+    if not (run / "model").is_dir() and not (run / "config.json").is_file():
+        raise UserError(f"--label-studio learns, so it needs a run or a saved tagger; {run} is neither.")
+    address, token = os.environ.get("LABEL_STUDIO_URL"), os.environ.get("LABEL_STUDIO_API_KEY")
+    if images is None and address is None:
+        raise UserError("Say where the images of tasks are: --images FOLDER, or LABEL_STUDIO_URL in the environment.")
+    with listen(host, port) as bound:
+        tagger = Tagger.load(run).set_params(device=device)
+        if tagger.method != "instant":
+            print(
+                f"fewtags: Note: '{tagger.method}' predicts but does not learn; only 'instant' does.", file=sys.stderr
+            )
+        backend = Backend(run, tagger, Images(images, address, token), complete=complete, api_key=api_key)
+        print(f"http://{f'[{host}]' if ':' in host else host}:{bound.getsockname()[1]}", flush=True)
+        config = uvicorn.Config(create_backend(backend), log_level="warning", timeout_graceful_shutdown=STOP_SECONDS)
         uvicorn.Server(config).run(sockets=[bound])
 
 

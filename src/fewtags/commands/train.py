@@ -15,6 +15,8 @@ from fewtags.engine.record import load_run_config, load_run_data, new_place
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.training import score_line, train
 from fewtags.errors import RunFailed, UserError
+from fewtags.experiments.report import write_report
+from fewtags.loggers import opened
 from fewtags.methods import objective_class
 from fewtags.presence.summary import estimate_lines
 
@@ -66,7 +68,7 @@ def start_run(
     decisions: Sequence[DecidedLabel] | None = None,
     *,
     quiet: bool,
-    tensorboard: bool,
+    loggers: Sequence[str] = (),
 ) -> None:
     """`decisions` are saved in the run's folder and applied to the labels of its data."""
     folder = out or new_run_folder(config.method_name)
@@ -77,18 +79,18 @@ def start_run(
         if distributed.is_main():
             write_decisions(decisions, file)
         config = config.model_copy(update={"data": config.data.model_copy(update={"decisions": str(file)})})
-    train_and_print(config, folder, quiet=quiet, tensorboard=tensorboard)
+    train_and_print(config, folder, loggers, quiet=quiet)
 
 
 def resume_run(
-    folder: Path, moved_to: Path | None, epochs: int | None = None, *, quiet: bool, tensorboard: bool
+    folder: Path, moved_to: Path | None, epochs: int | None = None, *, quiet: bool, loggers: Sequence[str] = ()
 ) -> None:
     """`moved_to` is where the run's data is now, if it was moved; `epochs`, how many it shall have, if more."""
     config = load_run_config(folder)
     if epochs is not None:
         config = with_more_epochs(config, epochs)
     data = load_run_data(folder, moved_to)
-    train_and_print(config, folder, data=data, resume=True, quiet=quiet, tensorboard=tensorboard)
+    train_and_print(config, folder, loggers, data=data, resume=True, quiet=quiet)
 
 
 def with_more_epochs(config: RunConfig, epochs: int) -> RunConfig:
@@ -105,9 +107,14 @@ def new_run_folder(method: str) -> Path:
     return start if not start.exists() else next(folder for folder in numbered if not folder.exists())
 
 
-def train_and_print(config: RunConfig, folder: Path, **options: Any) -> None:
-    """With torchrun every process trains and the first one prints."""
-    result = train(config, folder, **options)
+def train_and_print(config: RunConfig, folder: Path, loggers: Sequence[str] = (), **options: Any) -> None:
+    """With torchrun every process trains, and the first one logs and prints."""
+    with opened(loggers) as trackers:
+        result = train(config, folder, loggers=trackers, **options)
+        if trackers and distributed.is_main():
+            report = write_report([folder], folder / "report.html", folder.name)
+            for tracker in trackers:
+                tracker.artifact(report)
     if distributed.is_main():
         when = " after the last epoch" if result.epochs else ""
         if result.last is not None:

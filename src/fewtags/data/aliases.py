@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fewtags.errors import UserError, did_you_mean
 
 SECTIONS = ("merge", "rename", "implies", "exclude")
@@ -81,10 +79,14 @@ def read_aliases(file: Path) -> Aliases:
 
 
 def load_yaml(file: Path) -> dict[str, Any]:
+    import yaml  # not needed to write tags, where an exported model is all there is
+
+    from fewtags.data.plain_yaml import NoAnchors
+
     try:
         if file.stat().st_size > LARGEST:
             raise UserError(f"{file} is larger than {LARGEST // 1_000_000} MB; an alias file is written by hand.")
-        content = yaml.load(file.read_text(encoding="utf-8-sig"), Loader=_NoAnchors)
+        content = yaml.load(file.read_text(encoding="utf-8-sig"), Loader=NoAnchors)
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read as an alias file: {_one_line(error)}.") from None
     except (yaml.YAMLError, RecursionError) as error:
@@ -96,16 +98,6 @@ def load_yaml(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{file} should hold the sections {', '.join(SECTIONS)}; it holds a {type(content).__name__}.")
     return content
-
-
-class _NoAnchors(yaml.BaseLoader):
-    """YAML whose values are all strings (2019, yes and no are tags), without `*a`, which can expand to gigabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            event = self.peek_event()
-            raise yaml.YAMLError(f"*{event.anchor} in line {event.start_mark.line + 1} is not supported here")
-        return super().compose_node(parent, index)
 
 
 def _renames(content: Mapping[str, Any], file: Path) -> Iterator[tuple[str, str, str]]:

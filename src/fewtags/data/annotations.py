@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from fewtags.atomic import atomic_write
+from fewtags.data.tag_tree import TagTree
 from fewtags.errors import UserError
 from fewtags.labels import ABSENT, PRESENT, SPLITS, UNKNOWN
 from fewtags.wording import printable
@@ -66,6 +67,10 @@ class Annotations:
     findings: list[Finding] = field(default_factory=list)  # what the reader could not use
     ids: list[str] | None = None  # image ids in the tool the labels came from
     renamed_tags: dict[str, str | None] = field(default_factory=dict)  # tag as written -> category, None if excluded
+    tree: TagTree = field(default_factory=TagTree)  # which categories imply which, and where keywords are written
+    # [N] int64: images with the same number are one unit (a burst, a camera-trap sequence, a folder) that must not be
+    # both learned from and measured on. None if every image is alone.
+    groups: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         shape = (len(self.images), len(self.categories))
@@ -163,6 +168,37 @@ class Annotations:
 
         return read_dataframe(frame, **options)
 
+    @classmethod
+    def from_datasets(cls, dataset: Any, **options: Any) -> Annotations:
+        """A Hugging Face Dataset or DatasetDict: an image column and a column of class labels.
+
+        Images inside the dataset are written to `folder`. Columns are found by their usual names or passed as `image`,
+        `tags` and `absent`; `complete=True` says that tags which are not listed are absent.
+        """
+        from fewtags.data.hub_datasets import from_datasets  # which imports this module
+
+        return from_datasets(dataset, **options)
+
+    def to_datasets(self) -> Any:
+        """A Hugging Face DatasetDict with the columns image, tags and absent (extra: datasets)."""
+        from fewtags.data.hub_datasets import to_datasets
+
+        return to_datasets(self)
+
+    @classmethod
+    def from_fiftyone(cls, dataset: Any, **options: Any) -> Annotations:
+        """A FiftyOne dataset or view. Its fields are found by their usual names or passed as `present` and `absent`;
+        `complete=True` says that tags which are not listed are absent."""
+        from fewtags.data.fiftyone_datasets import from_fiftyone  # which imports this module
+
+        return from_fiftyone(dataset, **options)
+
+    def to_fiftyone(self, name: str | None = None) -> Any:
+        """A new FiftyOne dataset with the fields positive_labels and negative_labels (extra: fiftyone)."""
+        from fewtags.data.fiftyone_datasets import to_fiftyone
+
+        return to_fiftyone(self, name)
+
     # --- views ---
 
     def __len__(self) -> int:
@@ -174,7 +210,12 @@ class Annotations:
     def without_labels(self) -> Annotations:
         """The images alone, at their absolute places: to be sent to another machine."""
         return replace(
-            self, root=self.root.absolute(), categories=[], labels=np.zeros((len(self), 0), np.int8), findings=[]
+            self,
+            root=self.root.absolute(),
+            categories=[],
+            labels=np.zeros((len(self), 0), np.int8),
+            findings=[],
+            tree=TagTree(),
         )
 
     def take(self, rows: np.ndarray) -> Annotations:
@@ -186,6 +227,7 @@ class Annotations:
             labels=self.labels[rows],
             splits=self.splits[rows],
             ids=None if self.ids is None else [self.ids[r] for r in rows],
+            groups=None if self.groups is None else self.groups[rows],
         )
 
     def split(self, name: str) -> Annotations:
@@ -195,6 +237,13 @@ class Annotations:
     def known_positives(self) -> np.ndarray:
         """[C] number of images each category is known to be present in."""
         return (self.labels == PRESENT).sum(0)
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of at least two images."""
+        if self.groups is None:
+            return 0
+        return int((np.unique(self.groups, return_counts=True)[1] > 1).sum())
 
     @property
     def complete(self) -> bool:
@@ -217,6 +266,8 @@ class Annotations:
         digest = hashlib.sha256()
         digest.update(json.dumps([self.images, self.categories, self.splits.tolist()]).encode())
         digest.update(np.ascontiguousarray(self.labels).tobytes())
+        if self.tree:
+            digest.update(json.dumps(self.tree.to_json(), sort_keys=True).encode())
         return digest.hexdigest()[:16]
 
     # --- the file format ---
@@ -227,6 +278,7 @@ class Annotations:
         root = os.path.relpath(self.root.resolve(), file.parent.resolve())
         with atomic_write(file) as temporary, temporary.open("w", encoding="utf-8") as out:
             header = {"fewtags": 1, "name": self.name, "root": root, "categories": self.categories}
+            header |= {"tree": self.tree.to_json()} if self.tree else {}
             out.write(json.dumps(header, ensure_ascii=False) + "\n")
             for row in range(len(self)):
                 out.write(json.dumps(self._record(row), ensure_ascii=False) + "\n")
@@ -239,6 +291,7 @@ class Annotations:
 
         record: dict[str, Any] = {"image": self.images[number], "split": str(self.splits[number])}
         record |= {"id": self.ids[number]} if self.ids is not None else {}
+        record |= {"group": int(self.groups[number])} if self.groups is not None else {}
         record["present"] = names(PRESENT)
         if (row == ABSENT).sum() > (row == UNKNOWN).sum():  # the shorter of the two lists is written
             record["complete"] = True
@@ -254,6 +307,15 @@ class Annotations:
         from fewtags.data.formats.json_lines import load_saved  # formats import this module
 
         return load_saved(Path(file))
+
+
+def group_numbers(names: Sequence[str]) -> np.ndarray | None:
+    """[N] equal for equal names; '' is a group of its own. None if there is no name."""
+    if not any(names):
+        return None
+    number: dict[str, int] = {}
+    keys = [name or f"\0{row}" for row, name in enumerate(names)]
+    return np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.int64)
 
 
 def _splits(splits: Sequence[str] | None, num_images: int) -> np.ndarray:

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from fewtags.data.annotations import Annotations, Finding
-from fewtags.data.images import BadImage, open_image
+from fewtags.data.images import BadImage, open_image, stored_form
 from fewtags.data.proposals import propose_merges
 from fewtags.labels import ABSENT, PRESENT, SPLITS, UNKNOWN
 from fewtags.wording import plural
@@ -158,8 +157,7 @@ def _inspect(path: Path) -> Picture | BadImage:
         return error
     digest = hashlib.blake2b(repr(pixels.size).encode(), digest_size=16)
     digest.update(pixels.tobytes())
-    with Image.open(path) as header:  # as stored, before any conversion
-        return Picture(digest.digest(), header.mode, header.size)
+    return Picture(digest.digest(), *stored_form(path))
 
 
 def _bad_images(annotations: Annotations, pictures: list[Picture | BadImage]) -> Iterator[Finding]:

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fewtags.atomic import atomic_write
 from fewtags.data.annotations import Annotations
 from fewtags.errors import DataError
@@ -65,13 +67,21 @@ def latest(decisions: Iterable[DecidedLabel]) -> dict[tuple[str, str], DecidedLa
 
 
 def decided(annotations: Annotations, labels: Mapping[tuple[str, str], int]) -> Annotations:
-    """The annotations with (image, tag) -> 1, 0 or -1 applied on top; images and tags they do not have are ignored."""
+    """The annotations with (image, tag) -> 1, 0 or -1 applied on top; images and tags they do not have are ignored.
+
+    What follows from a decision by the tree of tags is decided with it, unless a decision says otherwise.
+    """
     rows = {image: row for row, image in enumerate(annotations.images)}
     columns = {name: column for column, name in enumerate(annotations.categories)}
-    changed = annotations.labels.copy()
-    for (image, tag), label in labels.items():
-        if image in rows and tag in columns:
-            changed[rows[image], columns[tag]] = label
+    alone, changed = np.zeros_like(annotations.labels), annotations.labels.copy()
+    given = [(rows[i], columns[t], label) for (i, t), label in labels.items() if i in rows and t in columns]
+    for row, column, label in given:
+        alone[row, column] = label
+    if annotations.tree.implied:
+        follows = annotations.tree.closed(alone, annotations.categories)
+        changed = np.where(follows != UNKNOWN, follows, changed)
+    for row, column, label in given:
+        changed[row, column] = label
     return replace(annotations, labels=changed)
 
 

@@ -1,4 +1,7 @@
-"""Which files in a folder are photos: those that can be opened, and those that cannot (RAW, HEIC)."""
+"""Which files in a folder are photos: those that can be opened, and those that cannot (RAW, HEIC without their extra).
+
+A RAW file next to a picture of the same name is the same photo; the picture stands for both.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import functools
 import importlib.util
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -24,7 +27,7 @@ HEIC, RAW, UNNAMEABLE = "HEIC", "RAW", "unnameable"
 SORTED = 50_000  # entries of one folder that are put in order; more come as the folder has them
 REMEDIES = {
     HEIC: "{} (to read them: pip install 'fewtags[heic]')",
-    RAW: "{} (export them as JPEG to use them)",
+    RAW: "{} (to read them: pip install 'fewtags[raw]')",
     UNNAMEABLE: "{} whose name is not valid Unicode (rename them to use them)",
 }
 
@@ -34,25 +37,63 @@ def heif_is_installed() -> bool:
     return importlib.util.find_spec("pillow_heif") is not None
 
 
+@functools.cache
+def raw_is_installed() -> bool:
+    return importlib.util.find_spec("rawpy") is not None
+
+
+def is_raw(name: str) -> bool:
+    return name.lower().endswith(RAW_SUFFIXES)
+
+
 def is_image(name: str) -> bool:
-    """Can a file with this suffix be opened? HEIC only if the extra `heic` is installed."""
+    """Can a file with this suffix be opened? HEIC and RAW only if the extra `heic` or `raw` is installed."""
     lower = name.lower()
-    return lower.endswith(IMAGE_SUFFIXES) or (lower.endswith(HEIF_SUFFIXES) and heif_is_installed())
+    if lower.endswith(IMAGE_SUFFIXES):
+        return True
+    return (lower.endswith(HEIF_SUFFIXES) and heif_is_installed()) or (is_raw(name) and raw_is_installed())
+
+
+def stems_of_pictures(names: Iterable[str]) -> set[str]:
+    """Names, without suffix, of the pictures among the files of a folder that stand for a RAW file next to them."""
+    return {os.path.splitext(name)[0].casefold() for name in names if is_image(name) and not is_raw(name)}
+
+
+def is_half_of_a_pair(name: str, pictures: Container[str]) -> bool:
+    """Is this a RAW file next to a picture of the same photo?"""
+    return is_raw(name) and os.path.splitext(name)[0].casefold() in pictures
+
+
+def raw_of(picture: Path) -> Path | None:
+    """The RAW file of the same photo next to a picture."""
+    if is_raw(picture.name):
+        return None
+    try:
+        raws = _raw_files(picture.parent, picture.parent.stat().st_mtime_ns)
+    except OSError:
+        return None
+    name = raws.get(picture.stem.casefold())
+    return None if name is None else picture.with_name(name)
+
+
+@functools.lru_cache(maxsize=256)
+def _raw_files(folder: Path, changed: int) -> dict[str, str]:
+    """Stem -> RAW file. Most folders have none, and asking for every possible name of every photo takes long."""
+    return {os.path.splitext(name)[0].casefold(): name for name in sorted(os.listdir(folder)) if is_raw(name)}
 
 
 def unsupported_kind(name: str) -> str | None:
     """HEIC or RAW for a photo that cannot be opened; None for every other file."""
-    lower = name.lower()
-    if lower.endswith(RAW_SUFFIXES):
-        return RAW
-    return HEIC if lower.endswith(HEIF_SUFFIXES) and not heif_is_installed() else None
+    if is_raw(name):
+        return None if raw_is_installed() else RAW
+    return HEIC if name.lower().endswith(HEIF_SUFFIXES) and not heif_is_installed() else None
 
 
 def unsupported_reason(kind: str) -> str:
     """Why a photo of this kind cannot be used and what to do; follows the file name."""
     if kind == HEIC:
         return "is a HEIC photo, which needs an extra: pip install 'fewtags[heic]'"
-    return "is a RAW photo, which fewtags cannot read; export it as JPEG"
+    return "is a RAW photo, which needs an extra: pip install 'fewtags[raw]'"
 
 
 @dataclass
@@ -80,9 +121,9 @@ def walk_images(root: Path, skipped: Skipped | None = None) -> Iterator[str]:
     skipped = skipped or Skipped()
     for folder, subfolders, files in os.walk(root):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        relative = Path(folder).relative_to(root)
+        relative, pictures = Path(folder).relative_to(root), stems_of_pictures(files)
         for name in sorted(files):
-            if name.startswith("."):
+            if name.startswith(".") or is_half_of_a_pair(name, pictures):
                 continue
             if is_image(name):
                 path = (relative / name).as_posix()
@@ -139,12 +180,21 @@ def _below(folder: str, skipped: Skipped) -> Iterator[str]:
         first = list(islice(entries, SORTED + 1))
         if len(first) <= SORTED:
             first.sort(key=lambda entry: entry.name)
+        large = len(first) > SORTED  # then the rest of the names is not known yet
+        pictures = set() if large else stems_of_pictures(entry.name for entry in first)
         for entry in chain(first, entries):
             if entry.name.startswith("."):
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from _below(entry.path, skipped)
+            elif is_half_of_a_pair(entry.name, pictures) or (large and is_raw(entry.name) and _has_picture(entry.path)):
+                continue
             elif is_image(entry.name) and entry.is_file():
                 yield entry.path
             elif (kind := unsupported_kind(entry.name)) is not None:
                 skipped.kinds[kind] += 1
+
+
+def _has_picture(raw: str) -> bool:
+    stem = os.path.splitext(raw)[0]
+    return any(os.path.isfile(stem + form) for suffix in IMAGE_SUFFIXES for form in (suffix, suffix.upper()))

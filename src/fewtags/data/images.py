@@ -22,12 +22,15 @@ from PIL import Image, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 
+from fewtags.data.image_files import RAW, is_raw, unsupported_reason
+from fewtags.data.raw_photos import raw_preview
 from fewtags.data.remote import read_remote, remote_url
 from fewtags.errors import DataError, UserError
 
 # Formats we accept, whatever the file's name. Pillow knows more, but nobody keeps photos in the rest, and
 # some start other programs (EPS runs Ghostscript). HEIF is available if pillow-heif is installed.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "AVIF", "JPEG2000", "HEIF")
+LARGEST_SIDE = 4096  # of what a model takes: a batch of eight is half a gigabyte before the first layer
 DECODER = 2  # increased when an image file decodes to different pixels: caches are then recomputed
 OVERSAMPLING = 2  # with 2, scaling changes the 224 px result by 0.2 grey levels on average
 STRIP_PIXELS = 2**20  # converted per strip of this size, so only the file's own pixels are in memory
@@ -68,9 +71,12 @@ class Stored(NamedTuple):
     scaled: bool
 
 
-def open_image(path: str | Path) -> Image.Image:
-    """The whole picture as RGB, EXIF rotation applied, transparency over white. Raises BadImage."""
-    stored = _unpack(Path(path), None)
+def open_image(source: str | Path | bytes) -> Image.Image:
+    """The whole picture as RGB, EXIF rotation applied, transparency over white. Raises BadImage.
+
+    `source` is a path, or the bytes of an image file.
+    """
+    stored = _unpack(source if isinstance(source, bytes) else Path(source), None)
     return _upright(stored.image, stored.orientation)
 
 
@@ -86,6 +92,12 @@ def open_resized(source: str | Path | bytes, size: tuple[int, int]) -> Image.Ima
         return _upright(lying, stored.orientation)
     image = _upright(stored.image, stored.orientation)
     return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
+
+
+def stored_form(path: Path) -> tuple[str, tuple[int, int]]:
+    """Mode and size of the picture in a file, before any conversion. Raises BadImage."""
+    with _opened(path, path) as file:
+        return file.mode, file.size
 
 
 def num_pixels(content: bytes) -> int:
@@ -138,8 +150,13 @@ def _opened(path: Path, source: Path | bytes) -> Iterator[ImageFile]:
             _check_file(source)
         elif not source:
             raise BadImage(path, "empty file", "it is empty.")
+        turn = 1
+        if is_raw(path.name):
+            source, turn = _preview(path, source)
         content = source if isinstance(source, Path) else io.BytesIO(source)
         with Image.open(content, formats=readable_formats()) as file:
+            if turn != 1 and ORIENTATION not in file.getexif():
+                file.getexif()[ORIENTATION] = turn
             yield file
     except (BadImage, UserError):
         raise
@@ -156,6 +173,13 @@ def _opened(path: Path, source: Path | bytes) -> Iterator[ImageFile]:
         if "truncated" in str(error).lower():
             raise BadImage(path, "truncated image", "the file ends before the picture does.") from error
         raise BadImage(path, "unreadable image", f"it cannot be decoded: {_one_line(error)}.") from error
+
+
+def _preview(path: Path, source: Path | bytes) -> tuple[bytes, int]:
+    try:
+        return raw_preview(str(source) if isinstance(source, Path) else source)
+    except ImportError:
+        raise BadImage(path, "unsupported image", f"it {unsupported_reason(RAW)}.") from None
 
 
 def _check_file(path: Path) -> None:

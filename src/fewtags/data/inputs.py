@@ -78,22 +78,29 @@ def as_files(images: Sequence[Path | Picture], folder: Path | None = None) -> It
 
 @contextmanager
 def annotations_of(
-    images: Images, tags: Any = None, *, pictures: Path | None = None, **options: Any
+    images: Images,
+    tags: Any = None,
+    *,
+    classes: Sequence[str] | None = None,
+    pictures: Path | None = None,
+    **options: Any,
 ) -> Iterator[Annotations]:
-    """Images with their tags. Pictures in memory become files in `pictures` or in a temporary folder."""
+    """Images with their tags, of `classes` if they are given. Pictures in memory become files in `pictures` or in a
+    temporary folder."""
+    by_reader = options if classes is None else {**options, "categories": list(classes)}
     frame = tags if image_column(tags) else images if tags is None and is_frame(images) else None
     if isinstance(images, Annotations):
         yield images
     elif frame is not None and not holds_pictures(frame):
         root = images if isinstance(images, str | Path) else "."
-        yield read_dataframe(frame, root=Path(root).absolute(), **options)
+        yield read_dataframe(frame, root=Path(root).absolute(), **by_reader)
     elif isinstance(images, str | Path):
-        yield read_annotations(images, tags=tags, **options)
+        yield read_annotations(images, tags=tags, **by_reader)
     else:
         if frame is not None:
             tags, options = cells(frame, tag_column(frame)), {**options, "splits": splits_of(frame)}
         with as_files(listed(images), pictures) as files:
-            yield from_lists(files, tags, **options)
+            yield from_lists(files, tags, classes=classes, **options)
 
 
 def from_lists(

@@ -11,7 +11,9 @@ from pathlib import Path
 from PIL import Image, IptcImagePlugin
 
 from fewtags.data.aliases import clean
+from fewtags.data.image_files import is_raw, raw_of
 from fewtags.data.images import readable_formats
+from fewtags.data.raw_photos import raw_packet
 from fewtags.data.xml import MalformedXml
 from fewtags.data.xmp import Keywords, read_packet
 
@@ -26,8 +28,11 @@ class BadKeywords(Exception):
 
 
 def sidecars(image: Path) -> list[Path]:
-    """`a.jpg.xmp` (digiKam, darktable) and `a.xmp` (Lightroom, Bridge), if they exist."""
-    names = (image.name + ".xmp", image.stem + ".xmp", image.name + ".XMP", image.stem + ".XMP")
+    """`a.jpg.xmp` (digiKam, darktable) and `a.xmp` (Lightroom, Bridge), if they exist; also `a.cr2.xmp` next to a.cr2,
+    which is the same photo. Lightroom's belongs to the RAW, so that is first."""
+    raw = raw_of(image)
+    full = [image.name] if raw is None else [raw.name, image.name]
+    names = [name + suffix for suffix in (".xmp", ".XMP") for name in (*full, image.stem)]
     return [file for file in map(image.with_name, dict.fromkeys(names)) if os.path.isfile(file)]  # False if too long
 
 
@@ -65,6 +70,8 @@ def _embedded(path: Path) -> tuple[bytes, list[str], list[str]]:
                 chunks = dict(_png_texts(stream.read()))
                 iptc = _iptc_records(_hex_profile(chunks.get(PNG_IPTC, b"")))
                 return chunks.get(PNG_XMP, b""), list(_iptc_words(iptc)), []
+        if is_raw(path.name):
+            return raw_packet(path)[:LARGEST_PACKET], [], []
         with Image.open(path, formats=readable_formats()) as image:
             packet = image.info.get("xmp") or b""
             records = IptcImagePlugin.getiptcinfo(image) or {}

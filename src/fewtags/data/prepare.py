@@ -81,7 +81,10 @@ def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> R
     if share and not len(val):
         known = (train.labels != UNKNOWN).any(1)  # images without known labels cannot be evaluated on
         held_out = np.zeros(len(train), dtype=bool)
-        held_out[known] = stratified_split(observed.labels[known], share, seed)
+        groups = None if train.groups is None else train.groups[known]
+        held_out[known] = stratified_split(observed.labels[known], share, seed, groups)
+        if train.groups is not None:  # an unlabelled image is not learned from if its twin is measured on
+            held_out |= np.isin(train.groups, train.groups[held_out])
         val = train.take(held_out)  # with the labels it came with: complete ones stay complete
         observed, truth = observed.take(~held_out), truth[~held_out] if truth is not None else None
         if len(val):
@@ -128,7 +131,7 @@ def observe(train: Annotations, config: DataConfig) -> tuple[Annotations, np.nda
         labels = single_positive(truth == PRESENT, config.mask_seed)
     else:
         labels = hide_labels(truth == PRESENT, config.known, config.mask_seed)
-    return replace(train, labels=labels), truth
+    return replace(train, labels=train.tree.closed(labels, train.categories)), truth
 
 
 def describe_labels(train: Annotations) -> str:

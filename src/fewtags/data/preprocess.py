@@ -9,10 +9,8 @@ import numpy as np
 from PIL import Image
 from pydantic import Field, model_validator
 
-from fewtags.data.images import open_resized
+from fewtags.data.images import LARGEST_SIDE, open_resized
 from fewtags.settings import Settings
-
-LARGEST_SIDE = 4096  # a batch of eight is half a gigabyte before the first layer
 
 
 class InputConfig(Settings):

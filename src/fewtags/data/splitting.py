@@ -11,15 +11,20 @@ from fewtags.data.partial_labels import positives
 from fewtags.errors import UserError
 
 
-def stratified_split(labels: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
+def stratified_split(labels: np.ndarray, share: float, seed: int = 0, groups: np.ndarray | None = None) -> np.ndarray:
     """Which images to hold out: bool [N], True for about `share` of the images and of each category's known positives.
 
     Iterative stratification (Sechidis et al., ECML 2011): categories are processed from the rarest to the most
     frequent, counting known positives among the images not yet placed; each fills up its quota on both
     sides. Images without known positives come last and complete the total. Finally, every category that has a
-    known positive keeps at least one in training.
+    known positive keeps at least one in training. With `groups` [N], images of one group go to the same side.
     """
     positive = np.asfortranarray(positives(labels))  # read by column
+    if groups is not None:
+        _, number = np.unique(groups, return_inverse=True)
+        of_groups = np.zeros((int(number.max(initial=-1)) + 1, positive.shape[1]), dtype=bool)
+        np.logical_or.at(of_groups, number, positive)
+        return stratified_split(of_groups, share, seed)[number]
     if not isinstance(share, Real) or not 0 < share < 1:
         raise UserError(f"The share to hold out is {share!r}; it should be above 0 and below 1.")
     held_out = _deal(positive, float(share), _generator(seed))

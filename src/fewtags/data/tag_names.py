@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
 
 import numpy as np
 
 from fewtags.data.aliases import Aliases, clean, fold
+from fewtags.data.tag_tree import Places, TagTree, describe_tree, levels_of, with_indirect
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.wording import printable
 
 SHOWN = 8  # examples in a sentence
+Hierarchy = Literal["all", "leaf", "none"]
 
 
 class TagSets(Protocol):
@@ -32,6 +34,7 @@ class TagRules:
     aliases: Aliases = field(default_factory=Aliases)
     merge_case: bool = True
     min_images: int = 0
+    hierarchy: Hierarchy = "all"
 
 
 @dataclass
@@ -41,6 +44,7 @@ class TagNames:
     final: dict[str, str | None]
     notes: list[str] = field(default_factory=list)  # what was done, as sentences
     rare: set[str] = field(default_factory=set)  # names dropped because too few images have them
+    tree: TagTree = field(default_factory=TagTree)
 
     @property
     def changes(self) -> dict[str, str | None]:
@@ -127,14 +131,20 @@ def tidy_rows(rows: Sequence[TagSets], rules: TagRules, categories: Sequence[str
     for row in rows:
         counts.update(row.present)
         counts.update(dict.fromkeys(row.absent | row.unknown, 0))
-    names = name_tags(counts, rules, categories)
-    if names.changes:
+    names, places = name_levels(counts, rules, categories)
+    if places is not None:
+        for row in rows:
+            _place(row, places, rules.hierarchy)
+    elif names.changes:
         for row in rows:
             row.present = _renamed(row.present, names.final)
             row.absent = _renamed(row.absent, names.final) - row.present  # 'Dog' present and 'dog' absent: present
             row.unknown = _renamed(row.unknown, names.final)
     if rules.aliases.implied:
-        _imply(rows, rules.aliases)
+        known = {tag for row in rows for tag in (*row.present, *row.absent)}
+        names.tree = with_aliases(names.tree, known, rules.aliases)
+    if names.tree.implied:
+        _imply(rows, names.tree)
     if rare := _rare_tags(rows, rules.min_images):
         for row in rows:
             row.present -= rare
@@ -144,21 +154,74 @@ def tidy_rows(rows: Sequence[TagSets], rules: TagRules, categories: Sequence[str
     return names
 
 
+def name_levels(
+    counts: Mapping[str, int], rules: TagRules, categories: Sequence[str] | None
+) -> tuple[TagNames, Places | None]:
+    """Names as by `name_tags`, of every level of the tags that have some; and the places of these, if there are any."""
+    paths = {tag: levels_of(tag) for tag in counts if "|" in tag} if rules.hierarchy != "none" else {}
+    if not any(paths.values()):
+        return name_tags(counts, rules, categories), None
+    of_levels: Counter[str] = Counter()
+    for tag, count in counts.items():
+        of_levels.update(dict.fromkeys(paths.get(tag) or (tag,), count))
+    names = name_tags(of_levels, rules, categories)
+    places = Places(counts, names.final)
+    names.final = {tag: places.leaf(tag) for tag in counts}
+    names.notes += describe_tree(places)
+    names.tree = places.tree()
+    if rules.hierarchy == "leaf":
+        names.tree = TagTree({}, names.tree.paths)
+    return names, places
+
+
+def _place(row: TagSets, places: Places, hierarchy: Hierarchy) -> None:
+    """The categories of a row's tags. A keyword in several places means the one that the same row has a path to; if
+    there is none, nothing is known."""
+    levels = {tag: places.categories(tag) for tag in row.present}
+    here = {name for names in levels.values() for name in names}
+    if hierarchy == "leaf":
+        here = {names[-1] for names in levels.values() if names} - {n for names in levels.values() for n in names[:-1]}
+    row.present = here
+    row.absent = _last_levels(row.absent, places) - row.present
+    row.unknown = _last_levels(row.unknown, places)
+
+
+def _last_levels(tags: Iterable[str], places: Places) -> set[str]:
+    """No animal|dog is no dog; no orange is neither of the two."""
+    found = {name for tag in tags for name in (*places.candidates(tag), places.leaf(tag))}
+    return {name for name in found if name is not None}
+
+
+def with_aliases(tree: TagTree, known: Collection[str], aliases: Aliases) -> TagTree:
+    """A tree, and what an alias file says about the known tags in addition."""
+    spelling = {fold(name): name for name in known}
+    implied: dict[str, set[str]] = {tag: set(others) for tag, others in tree.implied.items()}
+    waiting = list(known)
+    while waiting:  # implied tags may be new, and imply more
+        tag = waiting.pop()
+        for other in aliases.implied_by(tag):
+            name = spelling.setdefault(fold(other), other)
+            if name not in implied.get(tag, ()):
+                implied.setdefault(tag, set()).add(name)
+                waiting.append(name)
+    return replace(tree, implied=with_indirect(implied))
+
+
 def _renamed(tags: Collection[str], final: Mapping[str, str | None]) -> set[str]:
     return {name for tag in tags if (name := final[tag]) is not None}
 
 
-def _imply(rows: Iterable[TagSets], aliases: Aliases) -> None:
+def _imply(rows: Iterable[TagSets], tree: TagTree) -> None:
     """An image with puppy has dog; an image known not to have dog is known not to have puppy."""
-    known = {fold(tag): tag for row in rows for tag in (*row.present, *row.absent)}
-    implying = {known[tag]: others for tag, others in aliases.implied.items() if tag in known}
+    implying = {tag: set(others) for tag, others in tree.implied.items()}
+    implied_by: dict[str, set[str]] = defaultdict(set)
+    for tag, others in implying.items():
+        for other in others:
+            implied_by[other].add(tag)
     for row in rows:
-        for tag, others in implying.items():
-            if tag in row.present:
-                row.present |= others
-                row.absent -= others
-            elif row.absent & others:
-                row.absent.add(tag)
+        row.absent = row.absent.union(*(implied_by.get(tag, ()) for tag in row.absent))
+        row.present = row.present.union(*(implying.get(tag, ()) for tag in row.present))
+        row.absent -= row.present
 
 
 def _rare_tags(rows: Iterable[TagSets], min_images: int) -> set[str]:
@@ -175,7 +238,7 @@ def _without(names: TagNames, rare: set[str], min_images: int) -> TagNames:
     words = "1 tag" if len(rare) == 1 else f"{len(rare):,} tags"
     note = f"Dropped {words} with fewer than {min_images} images: {_some(sorted(rare))}."
     final = {tag: None if name in rare else name for tag, name in names.final.items()}
-    return TagNames(final, [*names.notes, note], rare)
+    return TagNames(final, [*names.notes, note], rare, names.tree)
 
 
 # --- a matrix ---
@@ -189,7 +252,7 @@ def tidy_columns(
     counts: Counter[str] = Counter()
     for column, count in zip(columns, positives, strict=True):
         counts[column] += count
-    names = name_tags(counts, rules, categories)
+    names, _ = name_levels(counts, rules, categories)
     sources: dict[str, list[int]] = {}
     for place, column in enumerate(columns):
         if (name := names.final[column]) is not None:
@@ -199,7 +262,12 @@ def tidy_columns(
         joined = [_joined(labels[:, places]) for places in sources.values()]
         labels = np.stack(joined, axis=1) if joined else labels[:, :0]
     if rules.aliases.implied:
-        labels, final = _imply_columns(labels, final, rules.aliases)
+        names.tree = with_aliases(names.tree, final, rules.aliases)
+    if names.tree.implied:
+        new = {other: None for tag in final for other in names.tree.implied.get(tag, ()) if other not in sources}
+        labels = np.concatenate([labels, np.zeros((len(labels), len(new)), dtype=np.int8)], axis=1)
+        final = [*final, *new]
+        labels = names.tree.closed(labels, final)
     positives = (labels == PRESENT).sum(0)
     if rare := {name for name, count in zip(final, positives, strict=True) if count < rules.min_images}:
         kept = [place for place, name in enumerate(final) if name not in rare]
@@ -213,20 +281,3 @@ def _joined(labels: np.ndarray) -> np.ndarray:
         return labels[:, 0]
     absent = (labels == ABSENT).any(1)
     return np.where((labels == PRESENT).any(1), PRESENT, np.where(absent, ABSENT, UNKNOWN)).astype(np.int8)
-
-
-def _imply_columns(labels: np.ndarray, names: list[str], aliases: Aliases) -> tuple[np.ndarray, list[str]]:
-    place = {fold(name): c for c, name in enumerate(names)}
-    new = {fold(other): other for tag in place for other in sorted(aliases.implied.get(tag, ()))}
-    added = [name for key, name in new.items() if key not in place]
-    labels = np.concatenate([labels, np.zeros((len(labels), len(added)), dtype=np.int8)], axis=1)
-    names = [*names, *added]
-    place = {fold(name): c for c, name in enumerate(names)}
-    for tag, others in aliases.implied.items():
-        if tag in place:
-            columns = [place[fold(other)] for other in others]
-            has = labels[:, place[tag]] == PRESENT
-            denied = (labels[:, columns] == ABSENT).any(1) & ~has
-            labels[np.ix_(has, columns)] = PRESENT
-            labels[denied, place[tag]] = ABSENT
-    return labels, names

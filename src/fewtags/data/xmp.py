@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
 from xml.etree.ElementTree import Element
 
 from fewtags.data.aliases import clean, fold
@@ -23,7 +22,8 @@ RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"
 DC = "http://purl.org/dc/elements/1.1/"
 LIGHTROOM = "http://ns.adobe.com/lightroom/1.0/"
 DIGIKAM = "http://www.digikam.org/ns/1.0/"
-MICROSOFT = "http://ns.microsoft.com/photo/1.0/"
+MICROSOFT = "http://ns.microsoft.com/photo/1.0/"  # Windows, Exiv2
+MICROSOFT_BY_EXIFTOOL = "http://ns.microsoft.com/photo/1.0"
 MEDIA_PRO = "http://ns.iview-multimedia.com/mediapro/1.0/"
 FEWTAGS = "urn:fewtags:xmp:1#"  # fewtags' own records in a sidecar
 
@@ -31,10 +31,11 @@ HIERARCHIES = (  # namespace, property, separator between levels
     (LIGHTROOM, "hierarchicalSubject", "|"),
     (DIGIKAM, "TagsList", "/"),
     (MICROSOFT, "LastKeywordXMP", "/"),
+    (MICROSOFT_BY_EXIFTOOL, "LastKeywordXMP", "/"),
     (MEDIA_PRO, "CatalogSets", "|"),
 )
+WRITTEN_HIERARCHIES = (("lr", "hierarchicalSubject", "|"), ("digiKam", "TagsList", "/"))  # as fewtags:Added names them
 INTERNAL = ("darktable", "_digikam_internal_tags_")  # first levels of programs' internal tags
-Hierarchy = Literal["all", "leaf"]
 
 
 @dataclass
@@ -45,21 +46,23 @@ class Keywords:
     paths: list[tuple[str, ...]] = field(default_factory=list)  # from the top level down
     predicted: list[str] = field(default_factory=list)  # written by fewtags
     rejected: list[str] = field(default_factory=list)  # written by fewtags and removed by a person
+    added: list[str] = field(default_factory=list)  # fewtags' record of what it added to which list: "dc:subject=dog"
 
     def add(self, other: Keywords) -> None:
         self.flat += other.flat
         self.paths += other.paths
         self.predicted += other.predicted
         self.rejected += other.rejected
+        self.added += other.added
 
-    def tags(self, hierarchy: Hierarchy = "all") -> set[str]:
-        """Each keyword once. A path gives all its levels, or its last; a flat keyword may also be a path."""
+    def tags(self) -> set[str]:
+        """Each keyword once: all levels of every path. A flat keyword may also be a path."""
+        return {level for path in self.places() for level in path}
+
+    def places(self) -> list[tuple[str, ...]]:
+        """All keywords as paths, without those that programs note for themselves."""
         paths = [*self.paths, *(split_path(keyword, "|") for keyword in self.flat)]
-        paths = [path for path in paths if path and path[0].casefold() not in INTERNAL]
-        if hierarchy == "all":
-            return {level for path in paths for level in path}
-        above = {fold(level) for path in paths for level in path[:-1]}
-        return {path[-1] for path in paths if fold(path[-1]) not in above}
+        return [path for path in paths if path and path[0].casefold() not in INTERNAL]
 
     def __bool__(self) -> bool:
         return bool(self.flat or self.paths)
@@ -79,12 +82,29 @@ def read_packet(packet: bytes) -> Keywords:
     keywords = Keywords([clean(text) for text in values(root, DC, "subject") if clean(text)])
     for namespace, name, separator in HIERARCHIES:
         keywords.paths += filter(None, (split_path(text, separator) for text in values(root, namespace, name)))
-    present = {fold(tag) for tag in keywords.tags()}
+    keywords.added = [text for text in values(root, FEWTAGS, "Added") if "=" in text]
+    present, moved = {fold(tag) for tag in keywords.tags()}, _moved_by_a_person(keywords)
     for text in map(clean, values(root, FEWTAGS, "Predicted")):
-        (keywords.predicted if fold(text) in present else keywords.rejected).append(text)
+        if fold(text) not in moved:  # what a person has put elsewhere in the tree is the person's
+            (keywords.predicted if fold(text) in present else keywords.rejected).append(text)
     rejected = map(clean, values(root, FEWTAGS, "Rejected"))
     keywords.rejected += [text for text in rejected if fold(text) not in present]
     return keywords
+
+
+def _moved_by_a_person(keywords: Keywords) -> set[str]:
+    """Folded keywords in a place of the tree where fewtags has not put them. Other programs' copies in other lists, and
+    of the levels above, are nobody's decision."""
+    places = {path[:depth] for path in map(recorded_path, keywords.added) for depth in range(1, len(path) + 1)}
+    paths = (tuple(map(fold, path)) for path in keywords.paths)
+    return {path[-1] for path in paths if len(path) > 1 and path not in places}
+
+
+def recorded_path(item: str) -> tuple[str, ...]:
+    """Folded levels of an item of fewtags:Added; () for one of a flat list."""
+    name, _, text = item.partition("=")
+    separators = {f"{prefix}:{name}": separator for prefix, name, separator in WRITTEN_HIERARCHIES}
+    return tuple(map(fold, split_path(text, separators[name]))) if name in separators else ()
 
 
 def values(root: Element, namespace: str, name: str) -> Iterator[str]:

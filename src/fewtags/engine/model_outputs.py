@@ -23,9 +23,11 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.dataset import ImageDataset
 from fewtags.engine.evaluation import Batches
 from fewtags.engine.feature_cache import cached_batches, keeps_averages, keeps_features
-from fewtags.engine.feature_pass import FeatureBatches
+from fewtags.engine.feature_pass import FeatureBatches, num_rows
 from fewtags.engine.ray_pass import make_pass
 from fewtags.engine.run import choose_device, precision_of
+from fewtags.engine.run_folder import RunFolder
+from fewtags.engine.run_log import RunLog
 from fewtags.engine.runtime import choose_runtime
 from fewtags.errors import DataError, RunFailed
 from fewtags.locks import one_at_a_time
@@ -33,7 +35,6 @@ from fewtags.models.build import first_trained
 from fewtags.models.saved import SavedModel
 from fewtags.models.tensor_files import add_tensors
 from fewtags.presence.ridge import unit_length
-from fewtags.progress import progress_bar
 
 ROWS_AT_ONCE = 4096
 NAMES = ("logits", "features")
@@ -111,12 +112,13 @@ def compute_outputs(
 ) -> None:
     where = choose_device(device)
     model = saved.classifier.to(where).eval()  # outside of inference mode, which would forbid to relabel it afterwards
-    batches = batches_for(saved, annotations, config, where)
+    log = RunLog(RunFolder(place), quiet)
+    batches = batches_for(saved, annotations, config, where, log)
     num_images, files = len(annotations), {}
     unreadable: dict[int, str] = {}
-    with torch.inference_mode(), progress_bar("Reading images", batches.num_steps, quiet=quiet) as bar:
+    with torch.inference_mode(), log.progress_bar("Reading images", num_images, "images") as bar:
         for loaded in batches.epoch():
-            bar.step()
+            bar.step(by=num_rows(loaded))
             unreadable |= loaded.broken
             if loaded.batch is None:
                 continue
@@ -138,7 +140,9 @@ def compute_outputs(
     write_json(place / "about.json", {"unreadable": unreadable, "checksums": checksums})
 
 
-def batches_for(saved: SavedModel, annotations: Annotations, config: RunConfig | None, device: torch.device) -> Batches:
+def batches_for(
+    saved: SavedModel, annotations: Annotations, config: RunConfig | None, device: torch.device, log: RunLog
+) -> Batches:
     """Features from the run's cache if it has one; else from one pass over the image files."""
     model = saved.classifier
     model.takes_maps = True
@@ -157,6 +161,7 @@ def batches_for(saved: SavedModel, annotations: Annotations, config: RunConfig |
                 workers=config.train.workers,
                 device=device,
                 precision=precision_of(config.train.precision, device),
+                log=log,
             )
     model.backbone.freeze_before("head")
     dataset = ImageDataset(annotations.without_labels(), saved.input, augment=False, seed=0, keep=False)

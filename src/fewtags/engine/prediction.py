@@ -47,7 +47,8 @@ def predict_files(
         if loaded[0].batch is not None:
             rows = dict(zip(loaded[0].batch.index.tolist(), loaded[0].batch.images.numpy(), strict=True))
         for row in sorted([*rows, *loaded[0].broken]):
-            yield prediction_of(names.popleft(), rows.get(row), loaded[0].broken.get(row, ""))
+            problem = loaded[0].broken.get(row, "")
+            yield prediction_of(names.popleft(), rows.get(row), problem, saved.categories, saved.tree)
 
 
 def predict_annotations(

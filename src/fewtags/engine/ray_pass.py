@@ -2,7 +2,7 @@
 
 Results come in the order of the images, regardless of which worker computed them: a lost worker's shard is computed
 again by another one and used once. Shards are whole batches, so the results of a run are the same as on one
-machine, bit for bit if the processors are of the same kind.
+machine, bit for bit if runtime, kind of processor and number of threads are (docs/scale.md).
 """
 
 from __future__ import annotations

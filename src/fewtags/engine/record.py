@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import timm
 import torch
 
 import fewtags
@@ -29,6 +28,7 @@ from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
 from fewtags.engine.run import Run, is_mean
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
+from fewtags.models.quick_timm import timm
 from fewtags.models.saved import damaged, read_object
 from fewtags.models.tensor_files import first_line, read_arrays
 from fewtags.wording import plural

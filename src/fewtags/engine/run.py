@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from timm.utils import ModelEmaV3
 from torch import nn
 
 from fewtags import distributed
@@ -34,6 +34,7 @@ from fewtags.metrics import Scores
 from fewtags.models.build import build_classifier, is_from_scratch, make_problem
 from fewtags.models.classifier import Classifier
 from fewtags.models.heads import Head
+from fewtags.models.quick_timm import ModelEmaV3
 from fewtags.presence.estimates import Judged
 
 
@@ -54,7 +55,6 @@ class Run:
     device: torch.device
     learner: Learner
     wrapped: nn.Module  # the learner as called: compiled or distributed
-    optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     ema: ModelEmaV3 | None
     train_batches: Batches
@@ -70,6 +70,11 @@ class Run:
     known_proportion: float | None = None  # and this, as a mean over the categories
     broken: dict[str, str] = field(default_factory=dict)  # image files that could not be read, and why
     seconds: float = 0.0  # spent training, over all sessions
+
+    @cached_property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Made on first use: to make one imports torch's compiler, which what does not train should not wait for."""
+        return build_optimizer(self.learner, self.config)
 
     @property
     def files(self) -> RunFolder:
@@ -135,7 +140,6 @@ def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.devi
         device=device,
         learner=learner,
         wrapped=wrap(learner, config, device),
-        optimizer=build_optimizer(learner, config),
         scaler=torch.amp.GradScaler(device.type, enabled=half),
         ema=ModelEmaV3(learner.model, decay=config.train.ema) if config.train.ema else None,
         train_batches=make_batches(config, learner, data.train, device, training=True, log=log),

@@ -1,4 +1,4 @@
-"""Output of a run: always `metrics.jsonl`, a progress bar on a terminal, plain lines elsewhere, TensorBoard on request.
+"""Output of a run: always `metrics.jsonl`, a progress bar on a terminal, plain lines elsewhere, and loggers on request.
 
 Results go to standard output; progress and warnings go to standard error. Only the main process writes.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -17,22 +17,21 @@ from rich.console import Console
 from fewtags import distributed
 from fewtags.atomic import append_line, atomic_write
 from fewtags.engine.run_folder import RunFolder
-from fewtags.errors import MissingExtra
-from fewtags.progress import ProgressBar, progress_bar
+from fewtags.loggers import Logger, Table
+from fewtags.progress import ProgressBar, progress_bar, working
 
 
 class RunLog:
     """The output of one run; it writes files once `open` was called."""
 
-    def __init__(self, folder: RunFolder, quiet: bool = False, tensorboard: bool = False):
+    def __init__(self, folder: RunFolder, quiet: bool = False, loggers: Sequence[Logger] = ()):
         self.folder = folder
         self.main = distributed.is_main()
         self.quiet = quiet or not self.main
         self.console = Console(stderr=True, soft_wrap=True)
-        self.summary_writer = _summary_writer() if tensorboard and self.main else None
-        self.board: Any = None
+        self.loggers = loggers if self.main else ()
 
-    def open(self, after_epoch: int = 0) -> None:
+    def open(self, settings: Mapping[str, Any] | None = None, after_epoch: int = 0) -> None:
         """Create the folder, and drop the rows of later epochs, which a resumed run will repeat."""
         if not self.main:
             return
@@ -40,19 +39,20 @@ class RunLog:
         kept = [row for row in read_rows(self.folder.metrics) if row["epoch"] <= after_epoch]
         with atomic_write(self.folder.metrics) as temporary:
             temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        if self.summary_writer is not None:
-            self.board = self.summary_writer(str(self.folder.tensorboard))
+        for logger in self.loggers:
+            logger.start(self.folder.path, settings or {})
 
     def row(self, kind: str, epoch: int, values: Mapping[str, Any]) -> None:
         """One JSON line. `epoch` is 1-based here, for readers."""
         if not self.main:
             return
         append_line(self.folder.metrics, json.dumps({"kind": kind, "epoch": epoch, **_plain(values)}))
-        if self.board is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float) and math.isfinite(value):
-                    self.board.add_scalar(f"{values.get('split', kind)}/{name}", value, epoch)
-            self.board.flush()
+        for logger in self.loggers:
+            logger.row(kind, epoch, values)
+
+    def finish(self, result: Mapping[str, Any], categories: Table) -> None:
+        for logger in self.loggers:
+            logger.finish(result, categories)
 
     def say(self, text: str) -> None:
         if not self.quiet:
@@ -64,6 +64,9 @@ class RunLog:
 
     def progress_bar(self, title: str, total: int, unit: str = "") -> AbstractContextManager[ProgressBar]:
         return progress_bar(title, total, self.console, self.quiet, unit)
+
+    def working(self, title: str) -> AbstractContextManager[None]:
+        return working(title, self.console, self.quiet)
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
@@ -97,12 +100,3 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
     return {key: plain(value) for key, value in values.items()}
-
-
-def _summary_writer() -> Any:
-    """The class; imported before a run starts, so that a missing package is reported immediately."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise MissingExtra("TensorBoard logging", "tracking") from None
-    return SummaryWriter

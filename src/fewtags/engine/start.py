@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterable, Iterator
 
 import torch
-from timm.utils import ModelEmaV3
 from torch import Tensor
 
 from fewtags.contract import Batch
 from fewtags.distributed import gather_rows
 from fewtags.engine.run import Run, make_batches
 from fewtags.models.heads import Head
+from fewtags.models.quick_timm import ModelEmaV3
 
 
 def start_head(run: Run) -> None:
@@ -27,7 +27,8 @@ def start_head(run: Run) -> None:
     decided = None
     if run.data.given is not None and model.head.assumes_random_labels:
         batches = decided = Decided(run, batches)
-    start = run.learner.start(batches, len(run.data.train))
+    with run.log.working(f"Fitting the {run.config.head_name} head"):
+        start = run.learner.start(batches, len(run.data.train))
     run.log.say(start.sentence)
     if decided is not None and not run.learner.objective.trains:
         decided.tell(model.head)
@@ -59,7 +60,7 @@ class TrainingMaps:
         run = self.run
         self.passes += 1
         title = f"Pass {self.passes} over the images"
-        with run.log.progress_bar(title, self.batches.num_steps) as bar:
+        with run.log.progress_bar(title, self.batches.num_steps, "batches") as bar:
             for loaded in self.batches.epoch():
                 bar.step()
                 run.report_broken(loaded.broken, run.data.train)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fewtags import distributed
 from fewtags.atomic import atomic_write, remove_leftovers, write_json
-from fewtags.config import RunConfig
+from fewtags.config import RunConfig, flat
 from fewtags.contract import Batch, Progress, StepResult
 from fewtags.data.prepare import RunData, prepare_data
 from fewtags.engine.card_facts import data_facts, quality_facts
@@ -34,6 +34,7 @@ from fewtags.engine.thresholds import choose_thresholds
 from fewtags.errors import DataError, Interrupted, RunFailed, UserError
 from fewtags.labels import UNKNOWN
 from fewtags.locks import only_process_in
+from fewtags.loggers import Logger
 from fewtags.methods import objective_class
 from fewtags.metrics import Scores
 from fewtags.models.saved import SavedModel, read_object
@@ -63,7 +64,7 @@ def train(
     data: RunData | None = None,
     resume: bool = False,
     quiet: bool = False,
-    tensorboard: bool = False,
+    loggers: Sequence[Logger] = (),
 ) -> RunResult:
     """Train according to `config` and write everything to `folder`. With `resume`, continue from its last checkpoint.
 
@@ -71,7 +72,7 @@ def train(
     """
     device = choose_device(config.train.device)
     distributed.start(device.type, config.train.timeout)
-    files, log = RunFolder(folder), RunLog(RunFolder(folder), quiet, tensorboard)
+    files, log = RunFolder(folder), RunLog(RunFolder(folder), quiet, loggers)
     if resume and (finished := finished_result(files, config)) is not None:
         log.say(f"The run in {folder} is already finished; there is nothing to resume.")
         return finished
@@ -80,7 +81,10 @@ def train(
             refuse_to_overwrite(files)
         checkpoint = load_last(files) if resume and files.can_resume else None
         if data is None:
-            data = prepare_data(config.data, config.seed)
+            if config.data.source:
+                log.say(f"Reading the labels of {config.data.source}.")
+            with log.working("Reading labels"):
+                data = prepare_data(config.data, config.seed)
         try:
             run = build_run(config, folder, data, device, log)
             start_new(run) if checkpoint is None else resume_from(run, checkpoint)
@@ -112,14 +116,14 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 def start_new(run: Run) -> None:
     log_opening(run)
-    run.log.open()
+    run.log.open(flat(run.config.nested()))
     write_record(run)
     start_head(run)
 
 
 def resume_from(run: Run, checkpoint: dict[str, Any]) -> None:
     restore(run, checkpoint)
-    run.log.open(after_epoch=run.epoch)
+    run.log.open(flat(run.config.nested()), after_epoch=run.epoch)
     if distributed.is_main():
         write_epochs(run)
         run.files.result.unlink(missing_ok=True)  # of fewer epochs than the settings now ask for
@@ -159,7 +163,7 @@ def train_one_epoch(run: Run, stop: Callable[[], bool]) -> None:
         run.learner.objective.start_epoch(run.progress())
     title = f"Epoch {run.epoch + 1}/{run.config.train.epochs}"
     num_steps = run.train_batches.num_steps
-    with run.log.progress_bar(title, num_steps - run.step) as bar:
+    with run.log.progress_bar(title, num_steps - run.step, "steps") as bar:
         for loaded in run.train_batches.epoch(run.epoch, run.step):
             run.report_broken(loaded.broken, run.data.train)
             # A rank alone in a step would wait for the others forever; the same holds for stopping below.
@@ -348,7 +352,7 @@ def measure_split(run: Run, split: str) -> Scores | None:
                 run.config, run.learner, part, run.device, training=False, log=run.log
             )
         batches = run.eval_batches[split]
-        with run.log.progress_bar("Evaluating", batches.num_steps) as bar:
+        with run.log.progress_bar("Evaluating", batches.num_steps, "batches") as bar:
             predictions = predict(run.model, batches, part.labels.shape, run.device, run.autocast, bar.step)
         run.report_broken(predictions.broken, part)
         run.latest[split] = Measured(measure(predictions, part), predictions)
@@ -377,7 +381,8 @@ def finish_run(run: Run) -> RunResult:
             last, split, result[name] = scores, name, summary_of(scores)
             run.best = run.best or {"epoch": run.epoch, "split": name, **result[name]}  # if no epoch was trained
     result["best"] = run.best
-    thresholds = thresholds_of(run)
+    with run.log.working("Choosing thresholds"):
+        thresholds = thresholds_of(run)
     share_broken(run)
     if distributed.is_main():
         for name, measured in run.latest.items():
@@ -385,13 +390,26 @@ def finish_run(run: Run) -> RunResult:
                 np.savez_compressed(out, probabilities=measured.predictions.probabilities)
         saved = saved_model(run, thresholds)
         saved.save(run.files.model)
-        estimates = estimate_run(run, saved)
+        with run.log.working("Estimating quality"):
+            estimates = estimate_run(run, saved)
         result |= {"estimates": estimates} if estimates else {}
         # Saved again with the model card's numbers: estimating may take long, and the model is already safe.
         saved = replace(saved, data=data_facts(run.data), quality=quality_facts(result, run.data))
         saved.save(run.files.model)
         write_json(run.files.result, {**result, "unreadable_images": len(run.broken)})
+        run.log.finish(result, category_table(run, result, thresholds))
     return RunResult(run.folder, last, run.best, split, run.seconds, run.epoch, result.get("estimates"))
+
+
+def category_table(run: Run, result: dict[str, Any], thresholds: np.ndarray) -> list[dict[str, Any]]:
+    """For the loggers: a row per category."""
+    columns: dict[str, Sequence[Any]] = {
+        "category": run.problem.categories,
+        "known_images": run.data.train.known_positives.tolist(),
+        "threshold": [round(float(threshold), 6) for threshold in thresholds],
+    }
+    columns |= {f"{split}_ap": result[split]["per_category"] for split in ("val", "test") if split in result}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def saved_model(run: Run, thresholds: np.ndarray) -> SavedModel:
@@ -406,6 +424,7 @@ def saved_model(run: Run, thresholds: np.ndarray) -> SavedModel:
         thresholds,
         None if words is None else (words.vectors.shape[1], words.learned),
         config.nested(),
+        tree=run.data.train.tree,
     )
 
 

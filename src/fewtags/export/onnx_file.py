@@ -3,6 +3,8 @@
     input   pixels         float32 [batch, 3, size, size], RGB from 0 to 1; the model normalises them
     output  probabilities  float32 [batch, C]
 
+With `for_imgutils` they have the names that imgutils reads: `input`; `prediction`, `logits`, `embedding`.
+
 The metadata entry `fewtags` is JSON: categories, thresholds, input, model, head, quality and the record of training.
 """
 
@@ -34,6 +36,7 @@ from fewtags.wording import plural
 TOLERANCE = 1e-4  # of probabilities; float32 kernels of two libraries differ by about 1e-6
 INT8_IMAGES = 128  # calibration images for the activation ranges
 KINDS = ("onnx", "openvino")
+KIND = 0  # imgutils sorts tags into kinds ("general", "character", "rating"); ours are all of the first
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,29 @@ class Check:
 
 
 class PixelsToProbabilities(nn.Module):
+    inputs = "pixels"
+    outputs: tuple[str, ...] = ("probabilities",)
+
     def __init__(self, saved: SavedModel):
         super().__init__()
         self.classifier = saved.classifier.eval()
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        return (self.classifier(self.normalised(pixels)).logits.sigmoid(),)
+
+    def normalised(self, pixels: Tensor) -> Tensor:
         backbone = self.classifier.backbone
-        normalised = (255 * pixels - backbone.pixel_mean) / backbone.pixel_std
-        return self.classifier(normalised).logits.sigmoid()
+        return (255 * pixels - backbone.pixel_mean) / backbone.pixel_std
+
+
+class WhatImgutilsReads(PixelsToProbabilities):
+    inputs = "input"
+    outputs = ("prediction", "logits", "embedding")
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        maps = self.classifier.feature_map(self.normalised(pixels))
+        logits = self.classifier.head(maps.float()).logits
+        return logits.sigmoid(), logits, maps.mean((2, 3))
 
 
 def export_model(
@@ -71,6 +89,7 @@ def export_model(
     int8: bool = False,
     images: Sequence[Path] = (),
     tolerance: float = TOLERANCE,
+    for_imgutils: bool = False,
 ) -> Check:
     """Write `file`, compare it with torch on `images`, and remove it if the two differ too much.
 
@@ -78,17 +97,17 @@ def export_model(
     instead of bounded.
     """
     if to not in KINDS:
-        raise UserError(f"--to {to} should be one of {', '.join(KINDS)}.")
+        raise UserError(f"--to {to} should be one of {', '.join(KINDS)}, timm.")
     if int8 and not images:
         raise UserError("--int8 needs images for calibration; pass some with --images.")
-    model = PixelsToProbabilities(saved).cpu()
+    model = (WhatImgutilsReads if for_imgutils else PixelsToProbabilities)(saved).cpu()
     file.parent.mkdir(parents=True, exist_ok=True)
     pixels = opened_pixels(images, saved.input.size) or [made_up_pixels(saved.input.size)]
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         made = Path(folder) / "model.onnx"
         write_onnx(model, made, saved.input.size)
         if int8:
-            made = quantised(made, pixels)
+            made = quantised(made, pixels, model.inputs)
         write_metadata(made, metadata(saved, int8))
         if to == "openvino":
             made = to_openvino(made)
@@ -104,7 +123,7 @@ def export_model(
 # --- writing ---
 
 
-def write_onnx(model: nn.Module, file: Path, size: int) -> None:
+def write_onnx(model: PixelsToProbabilities, file: Path, size: int) -> None:
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -116,8 +135,8 @@ def write_onnx(model: nn.Module, file: Path, size: int) -> None:
             model,
             (example,),
             str(file),
-            input_names=["pixels"],
-            output_names=["probabilities"],
+            input_names=[model.inputs],
+            output_names=list(model.outputs),
             dynamic_shapes={"pixels": {0: torch.export.Dim("batch")}},
             external_data=False,
             dynamo=True,
@@ -146,6 +165,7 @@ def metadata(saved: SavedModel, int8: bool) -> dict[str, Any]:
         "fewtags": fewtags.__version__,
         "categories": saved.categories,
         "thresholds": [round(float(threshold), 6) for threshold in saved.thresholds],
+        **({"tree": saved.tree.to_json()} if saved.tree else {}),
         "input": {
             "size": saved.input.size,
             "resize": "bicubic to size x size, aspect ratio not kept",
@@ -185,7 +205,7 @@ def to_openvino(file: Path) -> Path:
     return file.with_name("openvino.xml")
 
 
-def quantised(file: Path, pixels: Sequence[np.ndarray]) -> Path:
+def quantised(file: Path, pixels: Sequence[np.ndarray], inputs: str) -> Path:
     """Quantise weights and activations, calibrated on the first INT8_IMAGES of `pixels`."""
     from onnxruntime import quantization
 
@@ -195,7 +215,7 @@ def quantised(file: Path, pixels: Sequence[np.ndarray]) -> Path:
 
         def get_next(self) -> dict[str, np.ndarray] | None:
             one = next(self.waiting, None)
-            return None if one is None else {"pixels": one[None].astype(np.float32) / 255}
+            return None if one is None else {inputs: one[None].astype(np.float32) / 255}
 
     prepared, small = file.with_name("prepared.onnx"), file.with_name("int8.onnx")
     with _quiet():
@@ -235,7 +255,7 @@ def compare(model: nn.Module, exported: ExportedTagger, pixels: Sequence[np.ndar
     ours, theirs = [], []
     for first in range(0, len(pixels), 16):
         batch = np.stack(pixels[first : first + 16])
-        ours.append(model(torch.from_numpy(batch).float() / 255).numpy())
+        ours.append(model(torch.from_numpy(batch).float() / 255)[0].numpy())
         theirs.append(exported.probabilities(batch))
     a, b = np.concatenate(ours), np.concatenate(theirs)
     difference = np.abs(a - b)
@@ -243,11 +263,12 @@ def compare(model: nn.Module, exported: ExportedTagger, pixels: Sequence[np.ndar
     return Check(len(pixels), float(difference.max()), float(difference.mean()), float(alike))
 
 
-# --- the layout of booru-style tools ---
+# --- the layout of imgutils (dghs-imgutils) and other booru-style tools ---
 
 
 def write_layout(saved: SavedModel, folder: Path) -> None:
-    """selected_tags.csv and preprocess.json next to model.onnx; `count` is the number of known training images."""
+    """What imgutils.generic.MultiLabelTIMMModel reads next to model.onnx; `count` is the number of known training
+    images."""
     counts = saved.data.get("known_positives") or [0] * len(saved.categories)
     with (
         atomic_write(folder / "selected_tags.csv") as temporary,
@@ -256,11 +277,12 @@ def write_layout(saved: SavedModel, folder: Path) -> None:
         writer = csv.writer(out)
         writer.writerow(["tag_id", "name", "category", "count", "best_threshold"])
         for number, (name, threshold) in enumerate(zip(saved.categories, saved.thresholds, strict=True)):
-            writer.writerow([number, name, 0, counts[number], f"{float(threshold):.6f}"])
+            writer.writerow([number, name, KIND, counts[number], f"{float(threshold):.6f}"])
     size = saved.input.size
     stages = [
         {"type": "convert_rgb", "force_background": "white"},
         {"type": "resize", "size": [size, size], "interpolation": "bicubic", "max_size": None, "antialias": True},
-        {"type": "to_tensor"},
+        {"type": "to_tensor"},  # numbers from 0 to 1; the model normalises them itself
     ]
     write_json(folder / "preprocess.json", {"val": stages, "test": stages})
+    write_json(folder / "categories.json", [{"category": KIND, "name": "general"}])

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import timm
 import torch
 from safetensors.torch import load_file
-from timm.data import ImageNetInfo, infer_imagenet_subset
 from torch import Tensor, nn
 
 from fewtags.errors import RunFailed, UserError, did_you_mean
+from fewtags.models import hub
+from fewtags.models.quick_timm import ImageNetInfo, infer_imagenet_subset, timm
 from fewtags.models.tensor_files import first_line, read_tensors
 
 if TYPE_CHECKING:
@@ -189,10 +189,12 @@ def _create(name: str, pretrained: bool, output_stride: int | None = None) -> nn
             ) from error
         if not pretrained:
             return plain
+    reason = ""
     try:
-        return timm.create_model(name, pretrained=True, **more)
+        with hub.cache_if_unreachable() as reason:
+            return timm.create_model(name, pretrained=True, **more)
     except Exception as error:  # the hub client raises many kinds of exceptions
-        raise RunFailed(without_weights(name, first_line(error))) from error
+        raise RunFailed(without_weights(name, reason or first_line(error))) from error
 
 
 def without_weights(name: str, reason: str) -> str:
@@ -200,7 +202,7 @@ def without_weights(name: str, reason: str) -> str:
     cached = cached_backbones()
     here = f" Already downloaded: {', '.join(cached)}." if cached else ""
     return (
-        f"The pretrained weights of '{name}' could not be fetched ({reason[:200]}). Ways out, the best first: "
+        f"The pretrained weights of '{name}' could not be fetched ({reason}). Ways out, the best first: "
         "(1) with a network, run the same command once; later runs need none. "
         f"(2) Download model.safetensors of timm/{timm_weights(name)} elsewhere and pass it with --weights FILE. "
         "(3) Copy the Hugging Face cache of a machine that has it, and set HF_HOME to that folder. "
@@ -221,8 +223,9 @@ def cached_backbones() -> list[str]:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     prefix = "models--timm--"
-    folders = sorted(file.parents[2].name for file in Path(HF_HUB_CACHE).glob(f"{prefix}*/snapshots/*/*.safetensors"))
-    return list(dict.fromkeys(folder.removeprefix(prefix) for folder in folders))
+    files = Path(HF_HUB_CACHE).glob(f"{prefix}*/snapshots/*/*")
+    folders = sorted({file.parents[2].name for file in files if file.suffix in (".safetensors", ".bin")})
+    return [folder.removeprefix(prefix) for folder in folders]
 
 
 def load_weights(model: nn.Module, file: Path) -> bool:

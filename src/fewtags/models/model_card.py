@@ -1,9 +1,15 @@
-"""README.md of a saved model: what it was trained on, how, how good it is and how to use it."""
+"""README.md of a saved model: what it was trained on, how, how good it is and how to use it.
+
+Its first lines are YAML for the Hugging Face Hub, which filters and lists models by them.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import yaml
 
 import fewtags
 from fewtags.wording import markdown, plural, printable
@@ -14,8 +20,9 @@ CAVEAT = (
     "such a tag counts as a mistake in measured numbers, so these are too low. Estimated numbers assume that the "
     "known tags are a random sample within each category."
 )
-FRONT_MATTER = ["---", "library_name: fewtags", "pipeline_tag: image-classification"]
-FRONT_MATTER += ["tags: [image-classification, multi-label, partial-labels]", "---", ""]
+TASK = "image-classification"  # the hub has no name for the multi-label kind
+METRICS = {"map": ("average_precision", "mAP"), "of1": ("f1", "OF1"), "cf1": ("f1", "CF1")}  # its name there and here
+UNKNOWN_LICENSE = "unknown"  # one of the hub's words
 
 
 def model_card(
@@ -27,11 +34,13 @@ def model_card(
     *,
     backbone: str,
     size: int,
+    base_model: str | None = None,
+    license: str = UNKNOWN_LICENSE,
 ) -> str:
     """`training` is the record of settings, `data` and `quality` are what engine/card_facts.py records."""
     method = dict(training.get("method") or {})
     parts = [
-        *FRONT_MATTER,
+        *front_matter(data, quality, base_model, license),
         f"# Multi-label image tagger with {plural(len(categories), 'tag')}",
         "",
         "Given a photo, it returns a probability for each tag, and the tags that reach their thresholds. Trained with "
@@ -76,6 +85,58 @@ def model_card(
         "",
     ]
     return "\n".join(parts)
+
+
+# --- for the hub ---
+
+
+def front_matter(
+    data: Mapping[str, Any], quality: Mapping[str, Any], base_model: str | None, license: str
+) -> Iterator[str]:
+    dataset = str(data.get("name") or "unnamed")
+    identifier = re.sub(r"[^\w./-]+", "-", dataset).strip("-") or "unnamed"
+    about: dict[str, Any] = {"license": license, "library_name": "fewtags", "pipeline_tag": TASK}
+    about["tags"] = [TASK, "multi-label", "partial-labels"]
+    about |= {"base_model": base_model} if base_model else {}
+    about |= {"datasets": [identifier]} if data.get("name") else {}
+    results: list[dict[str, Any]] = [
+        {
+            "task": {"type": TASK, "name": "Multi-label image classification"},
+            "dataset": {"type": identifier, "name": dataset, "split": split},
+            "metrics": metrics,
+        }
+        for split, metrics in measured_and_estimated(quality)
+        if metrics
+    ]
+    if results:
+        about["metrics"] = sorted({metric["type"] for result in results for metric in result["metrics"]})
+        about["model-index"] = [{"name": f"fewtags-{identifier}", "results": results}]
+    yield "---"
+    yield yaml.safe_dump(about, sort_keys=False, allow_unicode=True).rstrip()
+    yield "---"
+    yield ""
+
+
+def measured_and_estimated(quality: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The split and its numbers; their names say if labels were partial, or if they are estimates."""
+    measured, estimated = quality.get("measured"), quality.get("estimated")
+    if measured:
+        labels = "" if measured["complete"] else ", partial labels"
+        yield str(measured["split"]), metrics_of({name: measured[name] for name in METRICS}, labels)
+    if estimated:
+        middle = {name: (estimated.get(name) or [None])[0] for name in METRICS}
+        yield str(estimated["judged_on"]), metrics_of(middle, ", estimated from known tags")
+
+
+def metrics_of(values: Mapping[str, float | None], remark: str) -> list[dict[str, Any]]:
+    return [
+        {"type": METRICS[name][0], "name": METRICS[name][1] + remark, "value": round(float(value), 4)}
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+# --- for people ---
 
 
 def data_lines(data: Mapping[str, Any]) -> Iterator[str]:

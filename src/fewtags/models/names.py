@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from timm.data import ImageNetInfo
 from torch import Tensor, nn
 
 from fewtags.models.backbones import ClassHead
@@ -28,6 +27,7 @@ from fewtags.models.name_matching import (
     synonym_override,
     uses_labels_only,
 )
+from fewtags.models.quick_timm import ImageNetInfo
 from fewtags.models.words import split_words
 
 ROWS_AT_ONCE = 4096  # a row of scores needs 21,843 logits with the largest classifiers

@@ -2,7 +2,7 @@
 
     config.json         format, backbone, head, input and word vectors: all that is needed to build the model;
                         how it was trained, as a record that nothing depends on
-    labels.json         category names and thresholds
+    labels.json         category names and thresholds, and the tree of the tags if they have one
     model.safetensors   the weights; config.json has their checksum
     README.md           a model card
 
@@ -29,12 +29,14 @@ import fewtags
 from fewtags.atomic import atomic_write, file_checksum, write_json
 from fewtags.contract import WordVectors
 from fewtags.data.preprocess import InputConfig
+from fewtags.data.tag_tree import TagTree
 from fewtags.errors import UserError
+from fewtags.models.backbones import timm_weights
 from fewtags.models.build import ModelConfig, build_classifier
 from fewtags.models.classifier import Classifier
 from fewtags.models.closed_form_of_0_1 import current_state
 from fewtags.models.heads import head_class
-from fewtags.models.model_card import model_card
+from fewtags.models.model_card import UNKNOWN_LICENSE, model_card
 from fewtags.models.tensor_files import MODEL_FOLDER, WEIGHTS, first_line
 from fewtags.models.weight_sizes import Shapes, check_sizes, weight_shapes
 from fewtags.renamed import current_names
@@ -59,27 +61,43 @@ class SavedModel:
     training: Mapping[str, Any] = field(default_factory=dict)  # a record of the settings; nothing reads it to predict
     data: Mapping[str, Any] = field(default_factory=dict)  # images and known tags of training, for the model card
     quality: Mapping[str, Any] = field(default_factory=dict)  # what was measured or estimated, for the model card
+    tree: TagTree = field(default_factory=TagTree)  # which categories imply which, and where keywords are written
 
     @property
     def method(self) -> str:
         method = self.training.get("method")
         return str(method.get("name", "unknown")) if isinstance(method, Mapping) else "unknown"
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, *, license: str = UNKNOWN_LICENSE) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         weights = {name: tensor.contiguous() for name, tensor in self.classifier.state_dict().items()}
         with atomic_write(folder / WEIGHTS) as temporary:
             save_file(weights, temporary)
             checksum = file_checksum(temporary)
         thresholds = [round(float(threshold), 6) for threshold in self.thresholds]
-        write_json(folder / LABELS, {"categories": self.categories, "thresholds": thresholds})
+        tree = {"tree": self.tree.to_json()} if self.tree else {}
+        write_json(folder / LABELS, {"categories": self.categories, "thresholds": thresholds, **tree})
         with atomic_write(folder / CARD) as temporary:
-            temporary.write_text(self._card(), encoding="utf-8")
+            temporary.write_text(self._card(license), encoding="utf-8")
         write_json(folder / CONFIG, {**self._about(), "weights_sha256": checksum})  # last: it marks a model folder
 
-    def _card(self) -> str:
+    def _card(self, license: str) -> str:
         about = (self.categories, self.thresholds.tolist(), self.training, self.data, self.quality)
-        return model_card(*about, backbone=self.model.backbone, size=self.input.size)
+        return model_card(
+            *about,
+            backbone=self.model.backbone,
+            size=self.input.size,
+            base_model=self._base_model(),
+            license=license,
+        )
+
+    def _base_model(self) -> str | None:
+        """The repository with the weights it started from, if they were timm's own."""
+        model = self.training.get("model") or {}
+        known = (
+            model.get("pretrained") and not model.get("weights") and not self.model.backbone.startswith("open_clip/")
+        )
+        return f"timm/{timm_weights(self.model.backbone)}" if known else None
 
     def _about(self) -> dict[str, Any]:
         return {
@@ -157,16 +175,19 @@ def _load_format_2(folder: Path) -> SavedModel:
         )
     with damage_of(folder / LABELS):
         categories, thresholds = names_and_thresholds(labels["categories"], labels["thresholds"])
+        tree = TagTree.from_json(labels.get("tree"))
+    with damage_of(folder / CONFIG):
+        training, data, quality = (dict(about.get(name) or {}) for name in ("training", "data", "quality"))
+        head, words = dict(about["head"]), about["word_vectors"]
     file = folder / WEIGHTS
     if not file.is_file() or file_checksum(file) != about.get("weights_sha256"):
         raise UserError(f"{file} is missing or damaged (its checksum does not match {CONFIG}).")
     shapes = weight_shapes(file)
     with damage_of(folder / CONFIG):
-        training, data, quality = (dict(about.get(name) or {}) for name in ("training", "data", "quality"))
-        head, words = dict(about["head"]), about["word_vectors"]
         saved = _build(about["model"], about["input"], head.pop("name"), head, categories, words, shapes, file)
     load_weights(saved, read_weights(file), file)
-    return replace(saved, thresholds=thresholds, training=current_names(training), data=data, quality=quality)
+    training = current_names(training)
+    return replace(saved, thresholds=thresholds, training=training, data=data, quality=quality, tree=tree)
 
 
 def _load_format_1(folder: Path) -> SavedModel:

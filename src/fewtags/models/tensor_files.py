@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def read_arrays(file: Path, *names: str) -> list[np.ndarray]:
 def first_line(error: Exception) -> str:
     """The message of another library's exception, shortened to fit in a sentence."""
     lines = str(error).strip().splitlines()
-    return lines[0][:150].rstrip(".:") if lines else type(error).__name__
+    return shorten(lines[0], 150, placeholder=" …").rstrip(".:") if lines else type(error).__name__
 
 
 def add_tensors(digest: Any, tensors: Mapping[str, Tensor]) -> None:

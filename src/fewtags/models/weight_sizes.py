@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
+from typing import Any
 
-import timm
 import torch
 from safetensors import safe_open
+from torch.overrides import TorchFunctionMode
 
 from fewtags.errors import UserError
+from fewtags.models.quick_timm import timm
 from fewtags.models.tensor_files import first_line
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -47,7 +49,16 @@ def num_parameters(backbone: str) -> int:
     """Of a timm model, without making it; 0 for others."""
     if not timm.is_model(backbone.split(".")[0]):
         return 0
-    with torch.device("meta"):
+    with torch.device("meta"), _NoRandomNumbers():
         return sum(
             tensor.numel() for tensor in timm.create_model(backbone, pretrained=False, num_classes=0).parameters()
         )
+
+
+class _NoRandomNumbers(TorchFunctionMode):
+    """Tensors without values need none, and torch would import its compiler for them, which takes seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in ("normal_", "uniform_", "kaiming_uniform_"):  # of tensors, or of nn.init
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))

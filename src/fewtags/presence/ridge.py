@@ -183,8 +183,9 @@ class Ridge:
         return self._as_score(share + excess, weights, which)
 
     def _as_score(self, fit: Tensor, weights: Tensor, which: slice | Tensor) -> Tensor:
-        """Scores by the regression without an image of these `weights`, from its `fit`, which is relative to the share of
-        positives among the others: 0 where they have none. A mean without one of its images is less reliable."""
+        """Scores by the regression without an image of these `weights`, from its `fit`, which is relative to the
+        share of positives among the others: 0 where they have none. A mean without one of its images is less
+        reliable."""
         number, reliability = self.num_images * self.share[which], self.reliability[which].clamp(min=_LEAST_RELIABLE)
         others = number - weights
         rest = others / max(self.num_images - 1, 1)

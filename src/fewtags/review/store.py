@@ -35,7 +35,7 @@ from types import TracebackType
 
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import UserError
-from fewtags.review.seals import NO_SEAL, BrokenSeal, SealedLines, check_chain, sealed
+from fewtags.review.seals import NO_SEAL, BrokenSeal, Row, SealedLines, check_chain, sealed
 from fewtags.wording import plural
 
 SCHEMA = 2
@@ -242,19 +242,22 @@ class DecisionStore:
             raise BrokenSeal("it is empty")
         if self._schema() not in (SCHEMA, UNSEALED):
             raise UserError(f"{self.file} has schema {self._schema()}; this version of fewtags reads {SCHEMA}.")
-        found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]  # 1 s for a million rows
+        found = self._connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if found != "ok":
             raise BrokenSeal(str(found))
         if self._schema() == UNSEALED:
             return len(list(self)), NO_SEAL
-        rows = self._connection.execute(
-            f"SELECT {NAMES}, (SELECT seal FROM seals s WHERE s.id = d.id) FROM decisions d ORDER BY id"
-        )
-        number, last = check_chain((row[:-1], row[-1]) for row in rows)
+        number, last = check_chain(self._rows_and_seals())
         seals = int(self._connection.execute("SELECT COALESCE(MAX(id), 0) FROM seals").fetchone()[0])
         if seals > number:
             raise BrokenSeal(f"decisions {number + 1} to {seals} are missing ({number} before them are there)")
         return number, last
+
+    def _rows_and_seals(self) -> Iterator[tuple[Row, str | None]]:
+        seals = self._connection.execute("SELECT id, seal FROM seals ORDER BY id")
+        for row in self._connection.execute(f"SELECT {NAMES} FROM decisions d ORDER BY id"):
+            number, seal = next(seals, (None, None))
+            yield row, seal if number == row[0] else None
 
     def _restore(self, number: int, last: str) -> None:
         """Put back decisions that only the second copy has."""

@@ -13,25 +13,29 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
 import numpy as np
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fewtags import __version__
 from fewtags.data.images import UPLOAD, BadImage, num_pixels, open_resized
-from fewtags.serve.batching import Batcher, QueueFull
-
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # upper bounds of the latency histogram
+from fewtags.data.prefetch import default_workers
+from fewtags.data.tag_tree import TagTree
+from fewtags.engine.predictions import given_tags
+from fewtags.serve.batching import Batcher, Model, QueueFull
+from fewtags.serve.measures import Measures
 
 
 class Tagger(Protocol):
@@ -40,8 +44,13 @@ class Tagger(Protocol):
     categories: list[str]
     thresholds: np.ndarray
     size: int
+    tree: TagTree
 
     def probabilities(self, pixels: np.ndarray) -> np.ndarray: ...
+
+    @property
+    def on_one_core(self) -> Model | None:
+        """As `probabilities`, but on one core and from several threads at the same time; None: not possible."""
 
 
 @dataclass(frozen=True)
@@ -52,22 +61,7 @@ class Limits:
     seconds: float = 30.0  # per request
     queue: int = 128  # images that may wait
     batch: int = 16
-
-
-@dataclass
-class Counters:
-    """The counters of /metrics."""
-
-    requests: dict[int, int] = field(default_factory=dict)  # by status
-    images: int = 0
-    seconds: list[float] = field(default_factory=lambda: [0.0] * (len(SECONDS) + 1))
-    seconds_sum: float = 0.0
-
-    def add(self, status: int, seconds: float) -> None:
-        self.requests[status] = self.requests.get(status, 0) + 1
-        place = next((n for n, top in enumerate(SECONDS) if seconds <= top), len(SECONDS))
-        self.seconds[place] += 1
-        self.seconds_sum += seconds
+    memory: int = 256 * 1024**2  # bytes of all requests that are being read or answered
 
 
 class ImageTags(BaseModel):
@@ -81,6 +75,20 @@ class ImageTags(BaseModel):
 
 class Answer(BaseModel):
     images: list[ImageTags]
+
+
+class Problem(BaseModel):
+    detail: str
+    """What is wrong with the request, or why it is not answered now."""
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    401: {"model": Problem, "description": "The API key is missing or wrong."},
+    413: {"model": Problem, "description": "The request is too large."},
+    422: {"model": Problem, "description": "The request cannot be understood."},
+    429: {"model": Problem, "description": "Too much is waiting; try again later."},
+    504: {"model": Problem, "description": "Not answered in time."},
+}
 
 
 def create_app(tagger: Tagger, limits: Limits | None = None, api_key: str | None = None) -> FastAPI:
@@ -97,13 +105,7 @@ def create_app(tagger: Tagger, limits: Limits | None = None, api_key: str | None
     app = FastAPI(title="fewtags", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.server = server
 
-    @app.middleware("http")
-    async def count(request: Request, call_next: Any) -> Response:
-        started = time.monotonic()
-        response: Response = await call_next(request)
-        if request.url.path.startswith("/v1/"):
-            server.counters.add(response.status_code, time.monotonic() - started)
-        return response
+    app.add_middleware(Counting, measures=server.measures)
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
@@ -114,14 +116,22 @@ def create_app(tagger: Tagger, limits: Limits | None = None, api_key: str | None
         return JSONResponse({"ready": server.ready}, 200 if server.ready else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse)
-    async def metrics() -> str:
-        return server.metrics()
+    async def metrics(request: Request) -> Response:
+        text, media_type = server.metrics(request.headers.get("accept", ""))
+        return Response(text, headers={"Content-Type": media_type})
 
-    @app.get("/v1/categories")
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+        """In the form of every other problem; what was sent is not sent back."""
+        first = error.errors()[0]
+        return JSONResponse({"detail": f"{first['loc'][-1]}: {first['msg']}"}, 422)
+
+    @app.get("/v1/categories", responses={401: PROBLEMS[401]})
     async def categories(request: Request) -> dict[str, Any]:
         server.authorise(request)
         return {"categories": tagger.categories, "thresholds": [float(t) for t in tagger.thresholds]}
 
+    files = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1, "maxItems": limits.images}
     body = {
         "required": True,
         "content": {
@@ -129,27 +139,44 @@ def create_app(tagger: Tagger, limits: Limits | None = None, api_key: str | None
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
-                    "properties": {"images": {"type": "array", "items": {"type": "string", "format": "binary"}}},
+                    "properties": {"images": files},
+                    "required": ["images"],
+                    "additionalProperties": False,
                 }
             },
         },
     }
 
-    @app.post("/v1/tags", openapi_extra={"requestBody": body})
+    @app.post("/v1/tags", response_model=Answer, openapi_extra={"requestBody": body}, responses=PROBLEMS)
     async def tags(
         request: Request,
-        threshold: Annotated[float | None, "0 to 1; the model's own by default"] = None,
-        top: int | None = None,
-    ) -> Answer:
+        threshold: Annotated[float | None, Query(ge=0, le=1, description="The model's own by default.")] = None,
+        top: Annotated[int | None, Query(ge=1, description="At most this many tags per image.")] = None,
+    ) -> Response:
         """Tags of an image (the body) or of several (a form). An unreadable image has an error instead."""
         server.authorise(request)
-        if threshold is not None and not 0 <= threshold <= 1:
-            raise HTTPException(422, "threshold should be a number from 0 to 1")
-        if top is not None and top < 1:
-            raise HTTPException(422, "top should be at least 1")
-        return await server.answer(request, threshold, top)
+        return JSONResponse({"images": await server.answer(request, threshold, top)})
 
     return app
+
+
+class Counting:
+    """Middleware that counts the requests to /v1/ and their seconds. FastAPI's own kind costs 0.3 ms a request."""
+
+    def __init__(self, app: ASGIApp, measures: Measures):
+        self.app, self.measures = app, measures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
+            return await self.app(scope, receive, send)
+        started = time.monotonic()
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self.measures.add_request(message["status"], time.monotonic() - started)
+            await send(message)
+
+        await self.app(scope, receive, counted)
 
 
 class Server:
@@ -157,13 +184,21 @@ class Server:
 
     def __init__(self, tagger: Tagger, limits: Limits, api_key: str | None):
         self.tagger, self.limits, self.api_key = tagger, limits, api_key
-        self.counters = Counters()
+        self.measures = Measures()
         self.ready = False
         self.waiting = 0  # images accepted but not answered yet
+        self.held = 0  # bytes of requests, declared or read, that are not answered yet
 
     def start(self) -> None:
-        self.batcher = Batcher(self.tagger.probabilities, max_batch=self.limits.batch, max_queue=self.limits.queue)
-        self.openers = ThreadPoolExecutor(2, thread_name_prefix="fewtags-open")
+        self.batcher = Batcher(
+            self.tagger.probabilities,
+            self.tagger.on_one_core,
+            num_threads=default_workers(),
+            max_batch=self.limits.batch,
+            max_queue=self.limits.queue,
+            on_batch=self.measures.add_batch,
+        )
+        self.openers = ThreadPoolExecutor(default_workers(), thread_name_prefix="fewtags-open")
         blank = np.zeros((3, self.tagger.size, self.tagger.size), np.uint8)
         self.batcher.submit(blank).result()  # the first batch is slow
         self.ready = True
@@ -180,31 +215,50 @@ class Server:
         if not hmac.compare_digest(given.encode(), self.api_key.encode()):
             raise HTTPException(401, "the API key is missing or wrong")
 
-    async def answer(self, request: Request, threshold: float | None, top: int | None) -> Answer:
+    async def answer(self, request: Request, threshold: float | None, top: int | None) -> list[dict[str, Any]]:
+        """What `Answer` describes, as it goes into JSON."""
         try:
             async with asyncio.timeout(self.limits.seconds):
-                images = await self.images_of(request)
-                self.reserve(len(images))
-                try:
-                    rows = await asyncio.gather(*(self.predict(content) for _, content in images))
-                finally:
-                    self.waiting -= len(images)
+                with self.room_for(request), self.places(1):  # before anything is read
+                    images = await self.images_of(request)
+                    with self.places(len(images) - 1):
+                        rows = await asyncio.gather(*(self.predict(content) for _, content in images))
         except TimeoutError:
             raise HTTPException(504, f"not answered within {self.limits.seconds:g} seconds") from None
-        self.counters.images += len(images)
-        return Answer(
-            images=[self.tags(name, row, threshold, top) for (name, _), row in zip(images, rows, strict=True)]
-        )
+        self.measures.images.inc(len(images))
+        return [self.tags(name, row, threshold, top) for (name, _), row in zip(images, rows, strict=True)]
 
-    def reserve(self, number: int) -> None:
+    @contextmanager
+    def places(self, number: int) -> Iterator[None]:
         """Reject immediately what would only wait: undecoded pictures count too, so memory stays bounded."""
         if self.waiting + number > self.limits.queue:
-            raise HTTPException(429, "too many images are waiting; try again later", {"Retry-After": "1"})
+            raise busy()
         self.waiting += number
+        try:
+            yield
+        finally:
+            self.waiting -= number
+
+    @contextmanager
+    def room_for(self, request: Request) -> Iterator[None]:
+        """Of slow clients, too: what they may send is reserved when they start. A form is in memory twice, as it came
+        and as its files. Without a declared length it may be as long as any."""
+        declared, most = request.headers.get("content-length", ""), self.limits.bytes
+        size = int(declared) if declared.isdecimal() else most
+        if size > most:
+            raise HTTPException(413, f"the request exceeds {most:,} bytes")
+        size *= 2 if is_form(request) else 1
+        if self.held + size > max(self.limits.memory, 2 * most):  # one request of any allowed size always fits
+            raise busy()
+        self.held += size
+        try:
+            yield
+        finally:
+            self.held -= size
 
     async def images_of(self, request: Request) -> list[tuple[str | None, bytes]]:
         content = await read_body(request, self.limits.bytes)
-        if not request.headers.get("content-type", "").startswith("multipart/form-data"):
+        if not is_form(request):
             return [(None, content)]
         uploads = await form_files(request, content, self.limits.images)
         if not uploads:
@@ -220,7 +274,7 @@ class Server:
         except BadImage as error:
             return error.reason
         except QueueFull:
-            raise HTTPException(429, "too many images are waiting; try again later", {"Retry-After": "1"}) from None
+            raise busy() from None
 
     def open(self, content: bytes) -> np.ndarray:
         if (pixels := num_pixels(content)) > self.limits.pixels:
@@ -228,43 +282,35 @@ class Server:
             raise BadImage(UPLOAD, "oversized image", reason)
         return np.asarray(open_resized(content, (self.tagger.size, self.tagger.size))).transpose(2, 0, 1)
 
-    def tags(self, name: str | None, row: np.ndarray | str, threshold: float | None, top: int | None) -> ImageTags:
+    def tags(self, name: str | None, row: np.ndarray | str, threshold: float | None, top: int | None) -> dict[str, Any]:
         if isinstance(row, str):
-            return ImageTags(name=name, tags={}, error=row)
+            return {"name": name, "tags": {}, "error": row}
         thresholds = self.tagger.thresholds if threshold is None else np.full(len(row), threshold)
-        given = [c for c in np.argsort(-row, kind="stable") if row[c] >= thresholds[c]][:top]
-        return ImageTags(name=name, tags={self.tagger.categories[c]: round(float(row[c]), 6) for c in given})
+        tree, categories = self.tagger.tree, self.tagger.categories
+        given = given_tags(tree.raised(row, categories), categories, thresholds, tree)
+        return {"name": name, "tags": {tag: round(value, 6) for tag, value in list(given.items())[:top]}, "error": None}
 
-    def metrics(self) -> str:
-        """In the Prometheus text format."""
-        counters = self.counters
-        lines = ["# TYPE fewtags_requests_total counter"]
-        lines += [f'fewtags_requests_total{{status="{s}"}} {n}' for s, n in sorted(counters.requests.items())]
-        lines += ["# TYPE fewtags_images_total counter", f"fewtags_images_total {counters.images}"]
-        lines += ["# TYPE fewtags_images_waiting gauge", f"fewtags_images_waiting {self.waiting}"]
-        lines += ["# TYPE fewtags_batches_total counter"]
-        lines += [f'fewtags_batches_total{{size="{s}"}} {n}' for s, n in sorted(self.batcher.batch_sizes.items())]
-        lines += ["# TYPE fewtags_request_seconds histogram"]
-        total = 0.0
-        for top, number in zip((*map(str, SECONDS), "+Inf"), counters.seconds, strict=True):
-            total += number
-            lines.append(f'fewtags_request_seconds_bucket{{le="{top}"}} {total:g}')
-        lines += [f"fewtags_request_seconds_sum {counters.seconds_sum:.6f}", f"fewtags_request_seconds_count {total:g}"]
-        return "\n".join(lines) + "\n"
+    def metrics(self, accept: str) -> tuple[bytes, str]:
+        self.measures.waiting.set(self.waiting)
+        return self.measures.text(accept)
+
+
+def busy() -> HTTPException:
+    return HTTPException(429, "too many images are waiting; try again later", {"Retry-After": "1"})
+
+
+def is_form(request: Request) -> bool:
+    return request.headers.get("content-type", "").strip().lower().startswith("multipart/form-data")
 
 
 async def read_body(request: Request, most: int) -> bytes:
     """The body; never more than `most` bytes are kept."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > most:
-        raise HTTPException(413, f"the request exceeds {most:,} bytes")
-    parts, size = [], 0
+    content = bytearray()
     async for part in request.stream():
-        size += len(part)
-        if size > most:
+        if len(content) + len(part) > most:
             raise HTTPException(413, f"the request exceeds {most:,} bytes")
-        parts.append(part)
-    return b"".join(parts)
+        content += part
+    return bytes(content)
 
 
 async def form_files(request: Request, content: bytes, most: int) -> list[tuple[str | None, bytes]]:

@@ -1,20 +1,23 @@
 """Dynamic batching: concurrent requests share a batch.
 
-One thread owns the model. It takes the waiting images, up to a batch, runs them, and answers each. The queue is
-bounded: when it is full, a request is rejected immediately instead of outlasting its client's patience.
+Model threads take the images that wait, up to a batch, run them, and answer each. They never wait for more: an idle
+server answers at once, and a busy one finds the images that came during the last batch. An image that comes alone is
+computed on all cores; where several wait, they are shared among the threads, each of which computes on one core, which
+is more images per second. The queue is bounded: when it is full, a request is rejected immediately instead of
+outlasting its client's patience.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
 import numpy as np
 
 Model = Callable[[np.ndarray], np.ndarray]  # pixels [N, 3, size, size] bytes -> probabilities [N, C]
+Waiting = tuple[np.ndarray, Future[np.ndarray]]
 
 
 class QueueFull(Exception):
@@ -22,13 +25,30 @@ class QueueFull(Exception):
 
 
 class Batcher:
-    def __init__(self, model: Model, *, max_batch: int = 16, max_wait: float = 0.005, max_queue: int = 128):
-        self.model = model
-        self.max_batch, self.max_wait = max_batch, max_wait
-        self.waiting: queue.Queue[tuple[np.ndarray, Future[np.ndarray]] | None] = queue.Queue(max_queue)
-        self.batch_sizes: dict[int, int] = {}  # number of batches by size, for the metrics
-        self.thread = threading.Thread(target=self._work, name="fewtags-model", daemon=True)
-        self.thread.start()
+    """`model` computes on all cores, one batch at a time; `on_one_core`, if there is one, `num_threads` at a time."""
+
+    def __init__(
+        self,
+        model: Model,
+        on_one_core: Model | None = None,
+        *,
+        num_threads: int = 1,
+        max_batch: int = 16,
+        max_queue: int = 128,
+        on_batch: Callable[[int], None] = lambda size: None,
+    ):
+        self.model, self.on_one_core = model, on_one_core
+        self.max_batch = max_batch
+        self.on_batch = on_batch  # told the size of each batch
+        self.waiting: queue.Queue[Waiting | None] = queue.Queue(max_queue)
+        self.computing = 0  # threads that are
+        self.lock = threading.Lock()
+        number = 1 if on_one_core is None else num_threads
+        self.threads = [
+            threading.Thread(target=self._work, name=f"fewtags-model-{n}", daemon=True) for n in range(number)
+        ]
+        for thread in self.threads:
+            thread.start()
 
     def submit(self, pixels: np.ndarray) -> Future[np.ndarray]:
         """One image [3, size, size] -> a future with its probabilities [C]. Raises QueueFull."""
@@ -41,35 +61,45 @@ class Batcher:
 
     def stop(self, timeout: float = 10.0) -> None:
         """Answer everything that is waiting, then stop."""
-        self.waiting.put(None)
-        self.thread.join(timeout)
+        for _ in self.threads:
+            self.waiting.put(None)
+        for thread in self.threads:
+            thread.join(timeout)
 
     def _work(self) -> None:
-        stopping = False
-        while not stopping:
-            first = self.waiting.get()
-            if first is None:
+        while (first := self.waiting.get()) is not None:
+            batch, stopping = self._take(first)
+            with self.lock:
+                alone = self.computing == 0 and len(batch) == 1
+                self.computing += 1
+            self._run(batch, self.model if alone or self.on_one_core is None else self.on_one_core)
+            with self.lock:
+                self.computing -= 1
+            if stopping:
                 return
-            batch = [first]
-            until = time.monotonic() + self.max_wait
-            while len(batch) < self.max_batch:
-                try:
-                    more = self.waiting.get(timeout=max(0.0, until - time.monotonic()))
-                except queue.Empty:
-                    break
-                if more is None:
-                    stopping = True
-                    break
-                batch.append(more)
-            self._run([(pixels, answer) for pixels, answer in batch if answer.set_running_or_notify_cancel()])
 
-    def _run(self, batch: list[tuple[np.ndarray, Future[np.ndarray]]]) -> None:
+    def _take(self, first: Waiting) -> tuple[list[Waiting], bool]:
+        """This thread's share of what waits, and whether the end was among it."""
+        batch = [first]
+        share = -(-(1 + self.waiting.qsize()) // len(self.threads))
+        while len(batch) < min(share, self.max_batch):
+            try:
+                more = self.waiting.get_nowait()
+            except queue.Empty:
+                break
+            if more is None:
+                return batch, True
+            batch.append(more)
+        return batch, False
+
+    def _run(self, batch: list[Waiting], model: Model) -> None:
         """Requests whose client has given up are dropped from the batch."""
+        batch = [(pixels, answer) for pixels, answer in batch if answer.set_running_or_notify_cancel()]
         if not batch:
             return
-        self.batch_sizes[len(batch)] = self.batch_sizes.get(len(batch), 0) + 1
+        self.on_batch(len(batch))
         try:
-            rows = self.model(np.stack([pixels for pixels, _ in batch]))
+            rows = model(np.stack([pixels for pixels, _ in batch]))
         except Exception as error:  # an exception in the model fails these requests, not the server
             for _, answer in batch:
                 answer.set_exception(error)

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from fewtags import plugins
-from fewtags.data.annotations import Annotations
+from fewtags.data.annotations import Annotations, group_numbers
 from fewtags.data.formats.booru import BooruOptions, detects_booru, read_booru
+from fewtags.data.formats.camtrap import CamtrapOptions, detects_camtrap, read_camtrap
 from fewtags.data.formats.coco import CocoOptions, detects_coco, read_coco
 from fewtags.data.formats.csv_tags import CsvOptions, detects_csv, read_csv
 from fewtags.data.formats.fiftyone import FiftyOneOptions, detects_fiftyone, read_fiftyone
@@ -28,6 +29,12 @@ from fewtags.data.formats.imagefolder import ImageFolderOptions, detects_imagefo
 from fewtags.data.formats.json_lines import JsonLinesOptions, detects_jsonl, read_jsonl
 from fewtags.data.formats.keywords import KeywordOptions, detects_keywords, read_keywords
 from fewtags.data.formats.label_studio import LabelStudioOptions, detects_label_studio, read_label_studio
+from fewtags.data.formats.megadetector import (
+    MegaDetectorOptions,
+    detects_megadetector,
+    read_megadetector,
+    with_detections,
+)
 from fewtags.data.formats.onehot import OnehotOptions, detects_onehot, read_onehot
 from fewtags.data.formats.open_images import OpenImagesOptions, detects_open_images, read_open_images
 from fewtags.data.formats.options import LabelFileOptions, ReadOptions, read_lines
@@ -56,6 +63,16 @@ FORMATS = {
             detects_open_images,
             read_open_images,
             OpenImagesOptions,
+        ),
+        Format(
+            "camtrapdp", "Camtrap DP: media.csv and observations.csv", detects_camtrap, read_camtrap, CamtrapOptions
+        ),
+        Format(
+            "megadetector",
+            "MegaDetector's results: images, detections",
+            detects_megadetector,
+            read_megadetector,
+            MegaDetectorOptions,
         ),
         Format("csv", "CSV with an image column and a tag column", detects_csv, read_csv, CsvOptions),
         Format("onehot", "CSV with one column per tag: 1, 0, -1 or blank", detects_onehot, read_onehot, OnehotOptions),
@@ -123,9 +140,20 @@ def read_annotations(
         source, images = existing(tags), source
     chosen = choose_format(source, format, options)
     settings = chosen.options.parse(options, f"Format '{chosen.name}'", owners(chosen))
-    annotations = chosen.read(source, settings, images)
+    annotations = with_detections(grouped(chosen.read(source, settings, images), settings), settings)
     annotations.notes[:] = map(printable, annotations.notes)  # they may quote anything that a file holds
     return split_by_lists(annotations, settings)
+
+
+def grouped(annotations: Annotations, options: ReadOptions) -> Annotations:
+    """With folders as groups if that was asked for; the notes say how many groups there are."""
+    if options.groups == "folders":
+        folders = [str(PurePosixPath(image).parent) for image in annotations.images]
+        annotations = replace(annotations, groups=group_numbers(folders))
+    if annotations.num_groups:
+        words = f"{plural(annotations.num_groups, 'group')} of several images; validation is split by them."
+        annotations.notes.append(words)
+    return annotations
 
 
 def existing(path: str | Path) -> Path:

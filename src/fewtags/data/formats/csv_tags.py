@@ -25,9 +25,10 @@ from fewtags.data.formats.tables import (
     table_files,
 )
 from fewtags.data.formats.text import only_file
+from fewtags.data.tag_tree import SEPARATOR as LEVELS
 from fewtags.errors import UserError
 
-SEPARATORS = (",", ";", "|")
+SEPARATORS = (",", ";", LEVELS)
 
 
 class CsvOptions(TableOptions):
@@ -44,6 +45,7 @@ class Columns(NamedTuple):
     absent: int | None
     confidence: int | None
     split: int | None
+    group: int | None = None
 
 
 def detects_csv(path: Path) -> bool:
@@ -84,8 +86,9 @@ def find_columns(table: Table, options: CsvOptions) -> Columns:
     absent = table.column(options.absent_column, ABSENT_NAMES)
     confidence = table.column(None, CONFIDENCE_NAMES)
     split = table.column(options.split_column, SPLIT_NAMES)
-    tags = find_tag_column(table, options, taken={table.image, absent, confidence, split})
-    return Columns(tags, absent, confidence, split)
+    group = table.column(options.group_column, ())
+    tags = find_tag_column(table, options, taken={table.image, absent, confidence, split, group})
+    return Columns(tags, absent, confidence, split, group)
 
 
 def describe_columns(table: Table, columns: Columns, separator: str | None) -> Iterator[str]:
@@ -97,6 +100,8 @@ def describe_columns(table: Table, columns: Columns, separator: str | None) -> I
         yield f"absent where {table.name(columns.confidence)} is 0"
     if columns.split is not None:
         yield f"splits in {table.name(columns.split)}"
+    if columns.group is not None:
+        yield f"groups in {table.name(columns.group)}"
 
 
 def find_tag_column(table: Table, options: CsvOptions, taken: set[int | None]) -> int:
@@ -128,10 +133,13 @@ def sniff_separator(cells: list[str]) -> str | None:
     """The separator between tags in most cells; None if every cell holds one tag.
 
     A space may also be part of a tag ("polar bear"). It counts as a separator only if that explains
-    the cells with fewer words than there are distinct cells.
+    the cells with fewer words than there are distinct cells. A bar next to another separator is between levels:
+    `animal|dog; sea`.
     """
     usage = {separator: sum(separator in cell for cell in cells) for separator in SEPARATORS}
-    best = max(SEPARATORS, key=lambda separator: usage[separator])
+    if any(LEVELS in cell and (";" in cell or "," in cell) for cell in cells):
+        usage.pop(LEVELS)
+    best = max(usage, key=lambda separator: usage[separator])
     if usage[best]:
         return best
     different = set(cells)
@@ -155,7 +163,8 @@ def tag_rows(table: Table, columns: Columns, separator: str | None, findings: li
         absent = {tag.removeprefix("-").strip() for tag in denied} | split_tags(
             cell_at(cells, columns.absent), separator
         )
-        yield Row(image, table.where(line), listed - denied, absent - {""}, split=cell_at(cells, columns.split))
+        split, group = cell_at(cells, columns.split), cell_at(cells, columns.group)
+        yield Row(image, table.where(line), listed - denied, absent - {""}, split=split, group=group)
 
 
 def join_loose_tags(

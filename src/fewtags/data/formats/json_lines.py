@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from fewtags.data.annotations import Annotations, Finding
+from fewtags.data.annotations import Annotations, Finding, group_numbers
 from fewtags.data.formats.locate import image_roots
 from fewtags.data.formats.options import LabelFileOptions
 from fewtags.data.formats.rows import SPLIT_WORDS, Row, as_id, assemble, drop_unknown_categories, label_matrix
 from fewtags.data.formats.text import files_with_suffix, only_file, read_head, read_text
+from fewtags.data.tag_tree import TagTree, with_indirect
 from fewtags.errors import DataError
 
 SUFFIXES = (".jsonl", ".ndjson")
@@ -54,7 +56,9 @@ def read_jsonl(path: Path, options: JsonLinesOptions, images: Path | None) -> An
     header, records = split_header(file, parse_lines(file, text, findings))
     rows = [row for where, record in records if (row := read_record(where, record, findings, options))]
     roots = [file.parent / str(header["root"])] if "root" in header and images is None else image_roots(file, images)
-    return assemble(
+    if header:  # its names are final
+        options = options.model_copy(update={"hierarchy": "none"})
+    annotations = assemble(
         rows,
         file=file,
         roots=roots,
@@ -65,6 +69,24 @@ def read_jsonl(path: Path, options: JsonLinesOptions, images: Path | None) -> An
         categories=header.get("categories"),
         folder=images or (path if path.is_dir() and not header else None),
     )
+    return with_tree(annotations, header, file)
+
+
+def with_tree(annotations: Annotations, header: dict[str, Any], file: Path) -> Annotations:
+    """With the tree of a saved file; an alias file of this reading may have renamed its tags."""
+    tree = tree_in(header, file).renamed(annotations.renamed_tags)
+    if not tree:
+        return annotations
+    implied = {**tree.implied, **annotations.tree.implied}
+    tree = replace(tree, implied=with_indirect(implied)).restricted(annotations.categories)
+    return replace(annotations, tree=tree, labels=tree.closed(annotations.labels, annotations.categories))
+
+
+def tree_in(header: dict[str, Any], file: Path) -> TagTree:
+    try:
+        return TagTree.from_json(header.get("tree"))
+    except ValueError as error:
+        raise DataError(f"{file}:1 should be the header of a fewtags annotation file; its tree is {error}.") from None
 
 
 def load_saved(file: Path) -> Annotations:
@@ -87,6 +109,8 @@ def load_saved(file: Path) -> Annotations:
         np.array([SPLIT_WORDS[row.split] for row in rows], dtype=str),
         name=str(header.get("name", file.stem)),
         ids=[row.id for row in rows] if any(row.id for row in rows) else None,
+        tree=tree_in(header, file),
+        groups=group_numbers([row.group for row in rows]),
     )
 
 
@@ -158,7 +182,9 @@ def read_record(where: str, record: dict[str, Any], findings: list[Finding], opt
         lists[key] = {tag.strip() for tag in tags if tag.strip()}
     present = set().union(*(lists[key] for key in PRESENT_KEYS))
     split, complete = str(record.get("split") or ""), record.get("complete") is True
-    return Row(image, where, present, lists["absent"], lists["unknown"], split, complete, as_id(record.get("id")))
+    row = Row(image, where, present, lists["absent"], lists["unknown"], split, complete, as_id(record.get("id")))
+    row.group = as_id(record.get("group"))
+    return row
 
 
 def tag_list(tags: Any, min_probability: float = 0.0) -> list[str] | None:

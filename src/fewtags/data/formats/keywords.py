@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -19,7 +20,8 @@ from fewtags.data.formats.options import ReadOptions
 from fewtags.data.formats.rows import Row, assemble
 from fewtags.data.image_files import Skipped, walk_images
 from fewtags.data.photo_keywords import BadKeywords, embedded_keywords, read_sidecar, sidecars
-from fewtags.data.xmp import Hierarchy, Keywords
+from fewtags.data.tag_tree import SEPARATOR, TagTree
+from fewtags.data.xmp import Keywords
 from fewtags.errors import DataError, UserError
 from fewtags.wording import plural
 
@@ -30,8 +32,6 @@ READERS = 8  # threads
 
 
 class KeywordOptions(ReadOptions):
-    hierarchy: Hierarchy = "all"
-    """Tags for "animal|dog": both (all), or only dog (leaf)."""
     where: Literal["both", "embedded", "sidecar"] = "both"
     """Read keywords in the photos, in .xmp files next to them, or both."""
     predicted: bool = False
@@ -91,12 +91,12 @@ def read_keywords(path: Path, options: KeywordOptions, images: Path | None) -> A
     findings = [finding for photo in photos for finding in photo.findings]
     rows, left_out = [], 0
     for name, photo in zip(names, photos, strict=True):
-        tags = photo.keywords.tags(options.hierarchy)
+        places = photo.keywords.places()
         own = set() if options.predicted else {fold(tag) for tag in photo.keywords.predicted}
-        kept = {tag for tag in tags if fold(tag) not in own}
-        left_out += len(tags) - len(kept)
+        kept = {SEPARATOR.join(place) for place in places if fold(place[-1]) not in own}
+        left_out += len({fold(place[-1]) for place in places} & own)
         denied = set() if options.predicted else set(photo.keywords.rejected)
-        rows.append(Row(name, str(path / name), kept, denied, listed=bool(tags)))
+        rows.append(Row(name, str(path / name), kept, denied, listed=bool(places)))
     if not any(row.present for row in rows):
         raise DataError(f"None of the {len(rows):,} photos in {path} has a keyword. {no_keywords(findings)}".rstrip())
     untagged, denials = sum(not row.present for row in rows), sum(len(row.absent) for row in rows)
@@ -110,7 +110,25 @@ def read_keywords(path: Path, options: KeywordOptions, images: Path | None) -> A
     if denials:
         annotations.notes.append(f"{plural(denials, 'keyword')} written by fewtags and removed by a person: absent.")
     annotations.notes.extend(filter(None, [skipped.sentence(path)]))
-    return annotations
+    return replace(annotations, tree=with_habits(annotations.tree, [photo.keywords for photo in photos]))
+
+
+def with_habits(tree: TagTree, photos: Sequence[Keywords]) -> TagTree:
+    """How people, or their programs, write keywords with levels: is the one above listed too, and is it among the flat
+    ones?"""
+    lists_parents, flat_parents = Counter[bool](), Counter[bool]()
+    for photo in photos:
+        paths, flat = set(photo.paths), {fold(keyword) for keyword in photo.flat}
+        for path in paths:
+            if len(path) > 1:
+                lists_parents[path[:-1] in paths] += 1
+                if fold(path[-1]) in flat:
+                    flat_parents[fold(path[-2]) in flat] += 1
+    return replace(
+        tree,
+        lists_parents=lists_parents[True] > lists_parents[False],
+        flat_parents=flat_parents[True] >= flat_parents[False],
+    )
 
 
 def no_keywords(findings: list[Finding]) -> str:

@@ -14,7 +14,7 @@ from fewtags.data.formats.options import LabelFileOptions
 from fewtags.data.formats.rows import Row, as_id, assemble
 from fewtags.data.formats.text import files_with_suffix, load_json, only_file, read_head
 from fewtags.data.image_files import is_image, unsupported_kind
-from fewtags.data.xmp import Hierarchy
+from fewtags.data.tag_tree import SEPARATOR
 from fewtags.errors import DataError
 
 IMAGE_KEYS = ("image", "img", "photo", "picture", "url")
@@ -23,8 +23,6 @@ UPLOAD = re.compile(r"[0-9a-f]{8}-(?=.)")  # put before the names of uploaded fi
 
 
 class LabelStudioOptions(LabelFileOptions):
-    hierarchy: Hierarchy = "all"
-    """Tags for animal > dog in a taxonomy: both (all), or only dog (leaf)."""
     control: str | None = None
     """Read only this control of the labelling interface (`from_name`). Default: all."""
     image_key: str | None = None
@@ -153,16 +151,20 @@ def dicts(value: Any) -> list[dict[str, Any]]:
 def result_tags(item: dict[str, Any], options: LabelStudioOptions) -> Iterator[str]:
     if options.control is None or item.get("from_name") == options.control:
         value = item.get("value")
-        yield from value_tags(value if isinstance(value, dict) else {}, options.hierarchy)
+        yield from value_tags(value if isinstance(value, dict) else {})
 
 
-def value_tags(value: dict[str, Any], hierarchy: Hierarchy) -> Iterator[str]:
+def value_tags(value: dict[str, Any]) -> Iterator[str]:
     for key, content in value.items():
         items = content if isinstance(content, list) else [content]
         if key == "taxonomy":
             for path in items:
-                levels = [level for level in path if isinstance(level, str)] if isinstance(path, list) else []
-                yield from levels if hierarchy == "all" else levels[-1:]
+                levels = (
+                    [level for level in path if isinstance(level, str) and level.strip()]
+                    if isinstance(path, list)
+                    else []
+                )
+                yield SEPARATOR.join(levels)
         elif key == "choices" or key.endswith("labels"):
             yield from (item for item in items if isinstance(item, str))
 
@@ -175,6 +177,6 @@ def minimal_tags(task: dict[str, Any], options: LabelStudioOptions) -> Iterator[
         if isinstance(value, str) and (options.control is not None or key.lower() in TAG_KEYS):
             yield value
         elif isinstance(value, list) and all(isinstance(path, list) for path in value):
-            yield from value_tags({"taxonomy": value}, options.hierarchy)
+            yield from value_tags({"taxonomy": value})
         for region in [value] if isinstance(value, dict) else dicts(value):
-            yield from value_tags(region, options.hierarchy)
+            yield from value_tags(region)

@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fewtags.data.annotations import Finding
-from fewtags.data.image_files import is_image, unsupported_kind, unsupported_reason, walk_images
+from fewtags.data.image_files import (
+    is_half_of_a_pair,
+    is_image,
+    is_raw,
+    stems_of_pictures,
+    unsupported_kind,
+    unsupported_reason,
+    walk_images,
+)
 from fewtags.errors import DataError
 from fewtags.wording import printable
 
@@ -66,7 +74,7 @@ class ImageFolder:
         folder, base = posixpath.split(posixpath.normpath(_forward(name)))
         listing = self._listing(folder)
         file = listing.get(base) or listing.get(_folded(base))
-        if file is None and unsupported_kind(base) is not None:
+        if file is None and (is_raw(base) or unsupported_kind(base) is not None):
             stem = os.path.splitext(base)[0]
             file = listing.get(stem) or listing.get(_folded(stem))
         return posixpath.join(folder, file) if file else None
@@ -77,6 +85,8 @@ class ImageFolder:
                 files = sorted(filter(is_image, os.listdir(self.root / folder)))
             except (OSError, ValueError):  # no such folder; NUL or a lone surrogate in its name
                 files = []
+            pictures = stems_of_pictures(files)
+            files = [file for file in files if not is_half_of_a_pair(file, pictures)]
             stems = {os.path.splitext(file)[0]: file for file in files}
             exact = stems | {file: file for file in files}
             same = Counter(_folded(name) for name in exact)

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 
 from fewtags.data.aliases import fold
-from fewtags.data.annotations import Annotations, Finding
+from fewtags.data.annotations import Annotations, Finding, group_numbers
 from fewtags.data.formats.locate import Located, image_roots, locate
 from fewtags.data.formats.rows import (
     SPLIT_WORDS,
@@ -68,7 +68,8 @@ def read_onehot(path: Path, options: OnehotOptions, images: Path | None) -> Anno
     findings: list[Finding] = []
     split = table.column(options.split_column, SPLIT_NAMES)
     values = codes(table)
-    columns = choose_columns(table, values, options, taken={table.image, split})
+    group = table.column(options.group_column, ())
+    columns = choose_columns(table, values, options, taken={table.image, split, group})
     values = values[:, columns]
     findings += bad_values(table, columns, values)
     zero, minus_one = meanings(values, options, file, findings)
@@ -94,11 +95,13 @@ def read_onehot(path: Path, options: OnehotOptions, images: Path | None) -> Anno
         notes=[
             f"{table.describe()}; {described}.",
             *located.notes,
-            *left_out(table, columns, {table.image, split}),
+            *left_out(table, columns, {table.image, split, group}),
             *tidied.notes,
         ],
         findings=[*findings, *similar_names(categories, file)],
         renamed_tags=tidied.changes,
+        tree=tidied.tree.restricted(categories),
+        groups=group_numbers([cell_at(table.rows[row][1], group) for row in kept]),
     )
     return add_untagged(annotations, set(located.found), folder, options)
 
@@ -133,7 +136,13 @@ def add_untagged(
         labels=np.concatenate([annotations.labels, unknown]),
         splits=np.concatenate([annotations.splits, np.full(len(others), "train")]),
         notes=[*annotations.notes, *words],
+        groups=None if annotations.groups is None else with_more(annotations.groups, len(others)),
     )
+
+
+def with_more(groups: np.ndarray, number: int) -> np.ndarray:
+    """And that many images which are alone."""
+    return np.concatenate([groups, groups.max(initial=-1) + 1 + np.arange(number)])
 
 
 def choose_columns(table: Table, values: np.ndarray, options: OnehotOptions, taken: set[int | None]) -> list[int]:

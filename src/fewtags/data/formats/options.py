@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from fewtags.data.aliases import clean, read_aliases
-from fewtags.data.tag_names import TagRules
+from fewtags.data.tag_names import Hierarchy, TagRules
 from fewtags.errors import UserError, did_you_mean
 from fewtags.settings import Settings
 
@@ -57,6 +57,16 @@ class ReadOptions(TypedOptions):
     """Drop tags that fewer images than this are known to have."""
     merge_case: bool = True
     """Merge tags that differ only in case or whitespace."""
+    hierarchy: Hierarchy = "all"
+    """Tags for "animal|dog": both, and dog implies animal (all); only dog (leaf); or "animal|dog" as it is (none)."""
+    groups: Literal["folders"] | None = None
+    """Images of one folder are one unit: they are held out for validation together. Default: what the labels say."""
+    detections: Path | None = None
+    """MegaDetector's results for the images: those without a detection are left out as blank."""
+    min_detection: float = Field(0.2, ge=0, le=1)
+    """With `detections`: how sure a detection must be."""
+    crops: Path | None = None
+    """With `detections`: a folder for pictures of the surest detection of each image, which are used instead."""
 
     @field_validator("categories", mode="before")
     @classmethod
@@ -76,7 +86,7 @@ class ReadOptions(TypedOptions):
 
     def tag_rules(self) -> TagRules:
         """How tags are named. Rare ones are dropped only if no list of categories was given."""
-        rules: dict[str, Any] = {"merge_case": self.merge_case}
+        rules: dict[str, Any] = {"merge_case": self.merge_case, "hierarchy": self.hierarchy}
         if self.aliases is not None:
             rules["aliases"] = read_aliases(self.aliases)
         return TagRules(**rules, min_images=self.min_images if self.categories is None else 0)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fewtags.data.aliases import clean, fold
-from fewtags.data.annotations import Annotations, Finding
+from fewtags.data.annotations import Annotations, Finding, group_numbers
 from fewtags.data.formats.locate import locate
 from fewtags.data.formats.options import LabelFileOptions, ReadOptions
 from fewtags.data.image_files import Skipped, walk_images
@@ -46,6 +46,7 @@ class Row:
     complete: bool = False
     id: str = ""  # the image's id in another tool
     listed: bool = True  # somebody labelled the image; otherwise the option `complete` does not apply to it
+    group: str = ""  # images of one group are one unit in the split
 
     @property
     def tags(self) -> set[str]:
@@ -154,6 +155,8 @@ def label_rows(
         findings=findings,
         ids=[row.id for row in rows] if any(row.id for row in rows) else None,
         renamed_tags=names.changes,
+        tree=names.tree.restricted(vocabulary),
+        groups=group_numbers([row.group for row in rows]),
     )
 
 
@@ -161,8 +164,7 @@ def renamed_categories(categories: list[str], names: TagNames, options: ReadOpti
     """A source's own vocabulary under its tags' final names."""
     rules = options.tag_rules()
     final = [names.final.get(name, rules.aliases.final(name)) for name in categories]
-    present = {fold(name) for name in final if name is not None}
-    implied = [other for tag, others in rules.aliases.implied.items() if tag in present for other in sorted(others)]
+    implied = [other for tag in final if tag is not None for other in names.tree.implied.get(tag, ())]
     return list(dict.fromkeys(name for name in [*final, *implied] if name is not None and name not in names.rare))
 
 
@@ -223,6 +225,7 @@ def add_row(first: Row, row: Row, findings: list[Finding]) -> None:
     first.complete |= row.complete
     first.id = first.id or row.id
     first.listed |= row.listed
+    first.group = first.group or row.group
 
 
 def keep_known_splits(rows: list[Row], findings: list[Finding]) -> Iterator[Row]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from fewtags.data.csv_cells import unprotected
+from fewtags.data.formats.camtrap import TABLES, detects_camtrap
 from fewtags.data.formats.options import LabelFileOptions
 from fewtags.data.formats.text import files_with_suffix, read_text
 from fewtags.data.image_files import is_image
@@ -55,6 +56,8 @@ class TableOptions(LabelFileOptions):
     """Column with the image files. Default: detected by content, then by name."""
     split_column: str | None = None
     """Column with train, val or test. Default: the one named 'split'."""
+    group_column: str | None = None
+    """Column that is equal for images of one burst or sequence, which are held out for validation together."""
 
 
 @dataclass
@@ -108,7 +111,9 @@ def delimiter_name(delimiter: str) -> str:
 
 def table_files(path: Path) -> list[Path]:
     suffixes = (*TABLE_SUFFIXES, ".txt") if path.is_file() else TABLE_SUFFIXES
-    return [file for file in files_with_suffix(path, suffixes) if path.is_file() or file.name != TAG_TABLE]
+    others = TABLES if detects_camtrap(path) else ()
+    files = [file for file in files_with_suffix(path, suffixes) if file.name not in others]
+    return [file for file in files if path.is_file() or file.name != TAG_TABLE]
 
 
 def is_onehot(file: Path) -> bool | None:

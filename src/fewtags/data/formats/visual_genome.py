@@ -78,7 +78,8 @@ def read_visual_genome(path: Path, options: VisualGenomeOptions, images: Path | 
         categories=categories,
         notes=names.notes,
     )
-    return replace(annotations, splits=draw_test_split(len(rows), options), renamed_tags=names.changes)
+    tree = names.tree.restricted(categories)
+    return replace(annotations, splits=draw_test_split(len(rows), options), renamed_tags=names.changes, tree=tree)
 
 
 # --- the files of the paper's authors ---

@@ -150,7 +150,8 @@ class TagSpelling:
     """Maps a tag as written in the files to its category."""
 
     def __init__(self, annotations: Annotations):
-        self.renamed = annotations.renamed_tags
+        self.renamed, self.tree = annotations.renamed_tags, annotations.tree
+        self.has_levels = any(len(path) > 1 for path in self.tree.paths.values())
         self.folded = {fold(name): name for name in annotations.categories}
 
     def category(self, written: str) -> str | None:

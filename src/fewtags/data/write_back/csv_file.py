@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.csv_cells import protected
 from fewtags.data.formats.csv_tags import find_columns, join_loose_tags, sniff_separator, split_tags
 from fewtags.data.formats.tables import cell_at, read_table
+from fewtags.data.tag_tree import SEPARATOR, levels_of
 from fewtags.data.write_back.changes import Change, LabelSource, Rewritten, TagSpelling
 from fewtags.data.write_back.raw import RawTable
 from fewtags.labels import ABSENT, UNKNOWN
@@ -47,18 +47,14 @@ class _CsvEdit:
             cells = self._cells(row)
             kept = self._without(cells, changes)
             if kept != cells:
-                self.raw.set(row, kept)
+                self.raw.change(row, cells, kept)
         for tag, change in left.items():
             if change.new != UNKNOWN:
                 self._add(image, rows, tag, change.new == ABSENT)
 
     def _cells(self, row: int) -> list[str]:
         """The cells of a row as it is now, padded to all columns."""
-        text = self.raw.rows[row]
-        cells = next(
-            csv.reader(io.StringIO(text, newline=""), delimiter=self.raw.table.delimiter, skipinitialspace=True)
-        )
-        cells = join_loose_tags(self.raw.table, 0, cells, self.columns.tags, self.separator, [])
+        cells = join_loose_tags(self.raw.table, 0, self.raw.cells(row), self.columns.tags, self.separator, [])
         width = max(self.columns.tags, self.columns.absent or 0, self.raw.table.image) + 1
         return [*cells, *[""] * (width - len(cells))]
 
@@ -68,10 +64,18 @@ class _CsvEdit:
         for column in (self.columns.tags, self.columns.absent):
             if column is not None:
                 tags = self._tags(cell_at(cells, column))
-                kept = [tag for tag in tags if self.spelling.category(tag.removeprefix("-").strip()) not in changes]
-                if len(kept) < len(tags):
-                    cells[column] = self._joined(cells[column], kept)
+                kept = [shorter for tag in tags if (shorter := self._shortened(tag, changes))]
+                if kept != tags:
+                    cells[column] = self._joined(cells[column], list(dict.fromkeys(kept)))
         return cells
+
+    def _shortened(self, tag: str, changes: Mapping[str, Change]) -> str:
+        """A tag as it is; '' if it changes. Of animal|dog, animal stays where only the dog changes."""
+        levels = levels_of(tag) if self.spelling.has_levels and not tag.startswith("-") else ()
+        if self.spelling.category(tag.removeprefix("-").strip()) not in changes and not levels:
+            return tag
+        kept = list(takewhile(lambda level: self.spelling.category(level) not in changes, levels))
+        return tag if len(kept) == len(levels) and levels else SEPARATOR.join(kept)
 
     def _tags(self, cell: str) -> list[str]:
         """The tags in the order they are written."""
@@ -90,6 +94,7 @@ class _CsvEdit:
     def _add(self, image: str, rows: Sequence[int], tag: str, absent: bool) -> None:
         own_column = absent and self.columns.absent is not None
         column = self.columns.absent if own_column else self.columns.tags
+        tag = SEPARATOR.join(self.spelling.tree.path(tag)) if self.spelling.has_levels else tag
         word = tag if own_column or not absent else f"-{tag}"
         for row in rows:
             cells = self._cells(row)
@@ -97,8 +102,8 @@ class _CsvEdit:
             denies = cell_at(cells, self.columns.confidence) in ("0", "0.0")
             if (self.separator is None and tags) or denies:
                 continue  # this row has a single tag, or denies all of its tags
-            cells[column] = self._joined(cells[column], [*tags, word])
-            self.raw.set(row, cells)
+            with_word = self._joined(cells[column], [*tags, word])
+            self.raw.change(row, cells, [*cells[:column], with_word, *cells[column + 1 :]])
             return
         self.added.setdefault(rows[-1] if rows else -1, []).append(self._new_row(image, rows, column, word))
 

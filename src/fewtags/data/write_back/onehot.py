@@ -36,7 +36,7 @@ def rewrite_onehot(source: LabelSource, annotations: Annotations, changes: dict[
         for tag, change in mine.items():
             set_cells(lines, by_category.get(tag, []), words[change.new])
         for row, cells in zip(rows, lines, strict=False):
-            raw.set(row, cells)
+            raw.change(row, table.rows[row][1], cells)
         added += [] if rows else lines
     return Rewritten(source.file.name, raw.content({-1: added}), "onehot", {**source.given, **meant})
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fewtags.data.writers.base import TagWriter, WriterKind
+from fewtags.data.writers.camtrap import CamtrapWriteOptions, CamtrapWriter
 from fewtags.data.writers.label_studio import LabelStudioWriteOptions, LabelStudioWriter
 from fewtags.data.writers.sidecar import SidecarWriteOptions, SidecarWriter
 from fewtags.data.writers.xmp import XmpWriteOptions, XmpWriter
@@ -26,6 +27,9 @@ WRITERS = {
             LabelStudioWriteOptions,
             LabelStudioWriter,
             resumable=False,
+        ),
+        WriterKind(
+            "camtrapdp", "observations of a Camtrap DP package", CamtrapWriteOptions, CamtrapWriter, resumable=False
         ),
     )
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fewtags.data.formats.options import TypedOptions
+from fewtags.data.tag_tree import TagTree
 from fewtags.wording import plural
 
 SHOWN = 5  # problems listed in the summary
@@ -17,6 +18,7 @@ class TagWriter(Protocol):
     """Writes predicted tags where other software reads them. The image itself is never modified."""
 
     folders: Sequence[Path]  # where it writes next to photos, and no other process may meanwhile
+    tree: TagTree  # of the model; set before the first image
 
     def write(self, image: Path, tags: Mapping[str, float]) -> None:
         """`tags` with their probabilities, most probable first."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,9 +15,29 @@ from fewtags.data.photo_keywords import BadKeywords
 from fewtags.data.writers.base import Tally
 from fewtags.data.xml import MalformedXml
 from fewtags.errors import UserError
+from fewtags.locks import LOCK, only_process_in
 
+LOCK_FOLDER = ".fewtags"  # there only while something is written next to photos
 TRIES = 5  # how often a file that somebody else changes meanwhile is read again
 EVERY_FILE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # errors that the next file would have as well
+
+
+def folders_of(images: Sequence[Path]) -> list[Path]:
+    """The folders that were given, and those of the files that were."""
+    return list(dict.fromkeys(path if path.is_dir() else path.parent for path in images))
+
+
+@contextmanager
+def alone_in(folders: Sequence[Path], doing: str) -> Iterator[None]:
+    """Only one process may write next to these photos. The lock has a folder of its own: a photo folder's .lock may
+    belong to another program."""
+    with ExitStack() as locks:
+        for folder in sorted({folder.resolve() for folder in folders}):
+            own = folder / LOCK_FOLDER
+            if own.is_symlink() or (own / LOCK).is_symlink():
+                raise UserError(f"{own} should be a folder of fewtags, but it is or holds a link; remove it.")
+            locks.enter_context(only_process_in(own, doing))
+        yield
 
 
 class NotWritten(Exception):
@@ -29,7 +50,7 @@ class ChangedMeanwhile(Exception):
 
 @dataclass(frozen=True)
 class Update:
-    content: bytes
+    content: bytes | None  # None removes the file
     what: str  # for the person who asked for a dry run
 
 
@@ -41,8 +62,9 @@ class Beside:
     tally: Tally = field(default_factory=Tally)
     _tidy: set[Path] = field(default_factory=set)
 
-    def update(self, file: Path, image: Path, make: Callable[[], Update | None]) -> None:
-        """Replace the image's `file` by what `make` makes of it, None for no change. A failure is counted, with why."""
+    def update(self, file: Path, image: Path, make: Callable[[], Update | None]) -> bool:
+        """Replace the image's `file` by what `make` makes of it, None for no change; False if it stays as it is. A
+        failure is counted, with why."""
         try:
             done = self._update(file, make)
         except UserError as error:  # it has the name of the file
@@ -54,6 +76,8 @@ class Beside:
         else:
             self.tally.written += done
             self.tally.unchanged += not done
+            return done
+        return False
 
     def _update(self, file: Path, make: Callable[[], Update | None]) -> bool:
         for _ in range(TRIES):
@@ -72,7 +96,12 @@ class Beside:
             return True
         raise NotWritten("another program keeps writing to it")
 
-    def _replace(self, place: Path, content: bytes, before: tuple[int, ...]) -> None:
+    def _replace(self, place: Path, content: bytes | None, before: tuple[int, ...]) -> None:
+        if content is None:
+            if stamp(place) != before:
+                raise ChangedMeanwhile
+            place.unlink()
+            return
         if place.parent not in self._tidy:
             remove_leftovers(place.parent)
             self._tidy.add(place.parent)

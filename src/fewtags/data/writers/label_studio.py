@@ -13,6 +13,7 @@ from urllib.parse import quote
 from fewtags.atomic import atomic_write
 from fewtags.data.formats.label_studio import image_names, load_tasks
 from fewtags.data.formats.options import TypedOptions
+from fewtags.data.tag_tree import TagTree
 from fewtags.errors import UserError
 from fewtags.wording import plural
 
@@ -45,7 +46,7 @@ class LabelStudioWriter:
         say: Callable[[str], object],
         folders: Sequence[Path] = (),
     ):
-        self.options, self.dry_run, self.say = options, dry_run, say
+        self.options, self.dry_run, self.say, self.tree = options, dry_run, say, TagTree()
         self.tasks: list[dict[str, Any]] = [] if options.tasks is None else load_tasks(options.tasks)
         self.by_name: dict[str, list[dict[str, Any]]] = {}
         for task in self.tasks:
@@ -62,7 +63,8 @@ class LabelStudioWriter:
         if self.dry_run:
             self.say(f"{image}: {', '.join(tags)}")
         others = [old for old in task.get("predictions") or [] if not self._is_ours(old)]
-        task["predictions"] = [*others, self._prediction(tags)]
+        o = self.options
+        task["predictions"] = [*others, choices_prediction(tags, o.control, o.image, o.model_version)]
 
     def close(self) -> str:
         file = self.options.file
@@ -94,17 +96,15 @@ class LabelStudioWriter:
                 return found[0]
         return None
 
-    def _prediction(self, tags: Mapping[str, float]) -> dict[str, Any]:
-        result = {
-            "id": uuid.uuid4().hex[:10],
-            "from_name": self.options.control,
-            "to_name": self.options.image,
-            "type": "choices",
-            "value": {"choices": list(tags)},
-        }
-        score = sum(tags.values()) / len(tags) if tags else 0.0
-        return {
-            "model_version": self.options.model_version,
-            "score": round(float(score), 4),
-            "result": [result] if tags else [],
-        }
+
+def choices_prediction(tags: Mapping[str, float], control: str, image: str, model_version: str) -> dict[str, Any]:
+    """Tags with their probabilities as a prediction; its score is their mean."""
+    result = {
+        "id": uuid.uuid4().hex[:10],
+        "from_name": control,
+        "to_name": image,
+        "type": "choices",
+        "value": {"choices": list(tags)},
+    }
+    score = sum(tags.values()) / len(tags) if tags else 0.0
+    return {"model_version": model_version, "score": round(float(score), 4), "result": [result] if tags else []}

@@ -10,6 +10,7 @@ from fewtags.data.aliases import fold
 from fewtags.data.formats.options import TypedOptions
 from fewtags.data.formats.sidecar import sidecar, split_tags
 from fewtags.data.formats.text import decoded, line_end_of, read_text
+from fewtags.data.tag_tree import TagTree
 from fewtags.data.writers.beside import Beside, NotWritten, Update
 
 
@@ -26,7 +27,7 @@ class SidecarWriter:
     def __init__(
         self, options: SidecarWriteOptions, dry_run: bool, say: Callable[[str], object], folders: Sequence[Path] = ()
     ):
-        self.options = options
+        self.options, self.tree = options, TagTree()
         self.folders = () if dry_run else folders
         self.beside = Beside(folders, dry_run, say)
 

@@ -7,44 +7,33 @@ of the XMP inside the photo. Everything else in the file stays as it was.
 
 Keywords written by fewtags are recorded in fewtags:Predicted. With that, a later run can remove what it no longer
 predicts, does not re-add what a person removed (fewtags:Rejected), and `fewtags train` does not mistake either for
-a person's label: a keyword written by fewtags is unknown, a removed one is absent.
+a person's label: a keyword written by fewtags is unknown, a removed one is absent. fewtags:Added has every item that
+was added to a list (`dc:subject=dog`), and `sidecar=new` for the file itself; `fewtags untag` takes out exactly that.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-from xml.parsers.expat import ExpatError
-
-from defusedxml import DefusedXmlException
-from defusedxml.minidom import parseString
+from typing import Literal
 
 from fewtags.data.aliases import clean, fold
 from fewtags.data.formats.options import TypedOptions
-from fewtags.data.image_files import is_image
+from fewtags.data.image_files import is_image, is_raw, raw_of
 from fewtags.data.photo_keywords import BadKeywords, embedded_keywords, embedded_packet, sidecars
+from fewtags.data.tag_tree import TagTree
 from fewtags.data.writers.beside import Beside, Update
+from fewtags.data.writers.xmp_packet import FLAT, TREES, KeywordList, Packet
 from fewtags.data.xml import MalformedXml
-from fewtags.data.xmp import DC, DIGIKAM, FEWTAGS, LIGHTROOM, RDF, read_packet
+from fewtags.data.xmp import FEWTAGS, RDF, Keywords, read_packet
 
-PATHS = ((LIGHTROOM, "hierarchicalSubject", "Bag", "|"), (DIGIKAM, "TagsList", "Seq", "/"))
-Node = Any  # of minidom, whose nodes are loosely typed
-XMLNS = "http://www.w3.org/2000/xmlns/"
-PREFIXES = {DC: "dc", LIGHTROOM: "lr", DIGIKAM: "digiKam", FEWTAGS: "fewtags", RDF: "rdf"}
+NEW_FILE = "sidecar=new"  # in fewtags:Added
 TEMPLATE = (
     '<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>\n<x:xmpmeta xmlns:x="adobe:ns:meta/" x:xmptk="fewtags">\n'
     f' <rdf:RDF xmlns:rdf="{RDF}">\n  <rdf:Description rdf:about="">\n  </rdf:Description>\n </rdf:RDF>\n</x:xmpmeta>\n'
     '<?xpacket end="w"?>\n'
 ).encode()
-# Line breaks and tabs in attributes must stay character references; minidom writes them literally, and a reader would
-# turn them into spaces. They pass through it as private-use characters.
-REFERENCES = {"\uf8f0": "&#9;", "\uf8f1": "&#10;", "\uf8f2": "&#13;"}
-REFERENCE = re.compile(r"&#(?:0*(9|10|13)|[xX]0*([9aAdD]));")
-ENCODING = re.compile(rb'<\?xml[^>]*encoding=["\']([A-Za-z0-9._-]+)["\']')
-DECLARATION = re.compile(r"^\s*<\?xml\b[^>]*\?>")
 
 
 class XmpWriteOptions(TypedOptions):
@@ -60,7 +49,7 @@ class XmpWriter:
     def __init__(
         self, options: XmpWriteOptions, dry_run: bool, say: Callable[[str], object], folders: Sequence[Path] = ()
     ):
-        self.options = options
+        self.options, self.tree = options, TagTree()
         self.folders = () if dry_run else folders
         self.beside = Beside(folders, dry_run, say)
         self._shared_stems: dict[Path, set[str]] = {}
@@ -70,7 +59,7 @@ class XmpWriter:
 
         def merged() -> Update | None:
             base, others = start_of(file, image)
-            merge = merge_keywords(base, others, tags, self.options)
+            merge = merge_keywords(base, others, tags, self.options, self.tree, new_file=not file.is_file())
             if merge is None or (not file.is_file() and not merge.added):
                 return None
             return Update(merge.packet, str(merge))
@@ -81,10 +70,13 @@ class XmpWriter:
         return self.beside.tally.sentence("sidecar", self.beside.dry_run)
 
     def _sidecar(self, image: Path) -> Path:
-        """A photo's existing sidecar, or the name of a new one. `a.xmp` is not used if a.jpg and a.png share it."""
+        """A photo's existing sidecar, or a new one, which has the name of its RAW file if there is one. `a.xmp` is not
+        used if a.jpg and a.png share it."""
+        original = raw_of(image) or image
         shared = image.stem in self._stems_of_several(image.parent)
-        existing = [file for file in sidecars(image) if not shared or file.name.startswith(image.name)]
-        name = image.stem if self.options.naming == "stem" and not shared else image.name
+        own = (image.name, original.name)
+        existing = [file for file in sidecars(image) if not shared or file.name.startswith(own)]
+        name = image.stem if self.options.naming == "stem" and not shared else original.name
         return existing[0] if existing else image.with_name(f"{name}.xmp")
 
     def _stems_of_several(self, folder: Path) -> set[str]:
@@ -92,7 +84,7 @@ class XmpWriter:
             seen: set[str] = set()
             several: set[str] = set()
             for file in folder.iterdir():
-                if is_image(file.name):
+                if is_image(file.name) and not is_raw(file.name):
                     (several if file.stem in seen else seen).add(file.stem)
             self._shared_stems[folder] = several
         return self._shared_stems[folder]
@@ -117,41 +109,46 @@ def start_of(file: Path, image: Path) -> tuple[bytes, list[str]]:
             return file.read_bytes(), []
         except OSError as error:
             raise BadKeywords(f"cannot be read: {error.strerror}") from None
+    return start_of_new(image)
+
+
+def start_of_new(image: Path) -> tuple[bytes, list[str]]:
+    """The same for a photo without a sidecar."""
     keywords = embedded_keywords(image)
     return embedded_packet(image) or TEMPLATE, keywords.flat
 
 
 def merge_keywords(
-    base: bytes, others: Iterable[str], tags: Mapping[str, float], options: XmpWriteOptions
+    base: bytes,
+    others: Sequence[str],
+    tags: Mapping[str, float],
+    options: XmpWriteOptions,
+    tree: TagTree,
+    *,
+    new_file: bool = False,
 ) -> Merge | None:
     """`base` with the predicted tags; None if that changes nothing. Raises MalformedXml."""
-    before = read_packet(base)
-    written = {clean(tag): probability for tag, probability in tags.items() if clean(tag)}
-    if options.marker and written:
-        written[clean(options.marker)] = 1.0
-    packet = Packet(base)
-    people = {fold(keyword) for keyword in (*before.flat, *others)} | {fold(t) for t in before.tags("all")}
+    before, packet = read_packet(base), Packet(base)
+    written = keywords_for(tags, tree, options.marker)
     ours = {fold(tag): tag for tag in before.predicted}
-    predicted, rejected = {fold(tag) for tag in written}, {fold(tag) for tag in before.rejected}
-    stale = {key: tag for key, tag in ours.items() if key not in predicted}
-    added = [tag for tag in written if fold(tag) not in people | rejected]
-
-    packet.change(DC, "subject", "Bag", [*others, *added], stale)
-    for namespace, name, kind, separator in PATHS:
-        new = [tag for tag in added if separator not in tag]
-        if not packet.has(namespace, name):  # new: it must not hide the other lists' keywords
-            paths = [separator.join(path) for path in before.paths if not any(separator in level for level in path)]
-            leaves = {fold(level) for path in before.paths for level in path}
-            flat = [tag for tag in (*before.flat, *others) if fold(tag) not in leaves and separator not in tag]
-            new = [*paths, *(tag for tag in flat if fold(tag) not in stale), *new]
-        packet.change(namespace, name, kind, new, stale)
+    people = {fold(tag) for tag in (*before.flat, *others, *before.tags())} - ours.keys()
+    rejected = {fold(tag) for tag in before.rejected}
+    stale = {key: tag for key, tag in ours.items() if key not in written}
+    added = [one.keyword for key, one in written.items() if key not in people | rejected | ours.keys()]
     own = [*(tag for key, tag in ours.items() if key not in stale), *added]
+
+    paths = [path for tag in own for path in written[fold(tag)].paths]
+    record = [NEW_FILE] if new_file or NEW_FILE in before.added else []
+    record += change_list(packet, FLAT, before, paths if tree.flat_parents else tree.without_parents(paths), others)
+    for place in TREES:
+        copied = copies(packet, place, before, others, tree) if own else []
+        wanted = paths if tree.lists_parents else [p for p in tree.without_parents([*copied, *paths]) if p in paths]
+        record += change_list(packet, place, before, wanted, filter(None, map(place.text, copied)))
     packet.replace(FEWTAGS, "Predicted", own)
     packet.replace(FEWTAGS, "Rejected", before.rejected)
-    chances = {fold(tag): probability for tag, probability in written.items()}
-    packet.replace(
-        FEWTAGS, "Probability", [f"{chances.get(fold(tag), 0.0):.3f}" for tag in own] if options.confidence else []
-    )
+    packet.replace(FEWTAGS, "Added", record)
+    chances = [f"{written[fold(tag)].probability:.3f}" for tag in own] if options.confidence else []
+    packet.replace(FEWTAGS, "Probability", chances)
     if not packet.changed:
         return None
     result = packet.to_bytes()
@@ -159,173 +156,65 @@ def merge_keywords(
     return Merge(result, added, sorted(stale.values()))
 
 
+@dataclass
+class Written:
+    """A predicted keyword: its places in the tree, usually one."""
+
+    keyword: str
+    probability: float
+    paths: list[tuple[str, ...]]
+
+
+def keywords_for(tags: Mapping[str, float], tree: TagTree, marker: str | None) -> dict[str, Written]:
+    """Folded keyword -> what to write for it."""
+    found: dict[str, Written] = {}
+    for tag, probability in tags.items():
+        path = tuple(map(clean, tree.path(tag)))
+        if path[-1]:
+            found.setdefault(fold(path[-1]), Written(path[-1], probability, [])).paths.append(path)
+    if marker and clean(marker) and found:
+        found[fold(marker)] = Written(clean(marker), 1.0, [(clean(marker),)])
+    return found
+
+
+def change_list(
+    packet: Packet, place: KeywordList, before: Keywords, own: Iterable[Sequence[str]], copied: Iterable[str]
+) -> list[str]:
+    """Make `own` our part of a list, and add `copied`. Returns this list's part of fewtags:Added."""
+    recorded, ours = recorded_items(packet, place, before), {fold(tag) for tag in before.predicted}
+    wanted = [text for path in own if (text := place.text(path))]
+    kept = {fold(text) for text in wanted}
+    gone = {fold(text) for text in recorded if place.keyword(text) in ours} - kept
+    added = packet.change(place, [*copied, *wanted], gone)
+    return [place.label + text for text in (*recorded, *added) if fold(text) not in gone]
+
+
+def recorded_items(packet: Packet, place: KeywordList, before: Keywords) -> list[str]:
+    """The items of a list that fewtags added: predicted keywords, and copies of a person's from another list."""
+    there = packet.texts(place)
+    added = {fold(item.removeprefix(place.label)) for item in before.added if item.startswith(place.label)}
+    if not before.added:  # version 0.1.0 recorded only the keywords, which it wrote without levels
+        added = {fold(tag) for tag in before.predicted}
+    return [text for text in there if fold(text) in added]
+
+
+def copies(
+    packet: Packet, place: KeywordList, before: Keywords, others: Iterable[str], tree: TagTree
+) -> list[tuple[str, ...]]:
+    """A person's keywords for a new list, which must not hide those of the other lists; each where the tree has it."""
+    if packet.has(place):
+        return []
+    ours = {fold(tag) for tag in before.predicted}
+    placed = {fold(level) for path in before.paths for level in path}
+    flat = [tree.path_of_keyword(tag) for tag in (*before.flat, *others) if fold(tag) not in placed]
+    paths = [path for path in (*before.paths, *flat) if fold(path[-1]) not in ours]
+    return list(dict.fromkeys(paths)) if tree.lists_parents else tree.without_parents(paths)
+
+
 def check_nothing_lost(packet: bytes, keywords: Collection[str], stale: Mapping[str, str]) -> None:
     """Verify the output by reading it back."""
-    found = {fold(tag) for tag in read_packet(packet).flat}
+    after = read_packet(packet)
+    found = {fold(tag) for tag in (*after.flat, *after.tags())}
     missing = [tag for tag in keywords if fold(tag) not in found and fold(tag) not in stale]
     if missing:
         raise MalformedXml(f"'{missing[0]}' would be lost by writing to it")
-
-
-# --- XML ---
-
-
-class Packet:
-    """An XMP packet as a tree whose lists can be changed; prefixes, comments and foreign elements stay."""
-
-    def __init__(self, data: bytes):
-        text = decode(data)
-        self.declared = bool(DECLARATION.match(text))
-        self.protected = not any(character in text for character in REFERENCES)
-        if self.protected:
-            text = REFERENCE.sub(_reference_to_character, text)
-        try:
-            self.document = parseString(DECLARATION.sub("", text, count=1).strip("\0 \t\r\n"), forbid_dtd=True)
-        except (ExpatError, DefusedXmlException, ValueError) as error:
-            raise MalformedXml(" ".join(str(error).split())) from None
-        roots = self.document.getElementsByTagNameNS(RDF, "RDF")
-        if not roots:
-            raise MalformedXml("it is XML but not XMP: it has no rdf:RDF")
-        self.root: Node = roots[0]
-        self.changed = False
-
-    def has(self, namespace: str, name: str) -> bool:
-        return bool(self._elements(namespace, name)) or any(
-            description.hasAttributeNS(namespace, name) for description in self._descriptions()
-        )
-
-    def change(self, namespace: str, name: str, kind: str, new: Iterable[str], stale: Collection[str]) -> None:
-        """Add items to a list, creating it if needed, and remove those whose folded text is in `stale`."""
-        new = list(dict.fromkeys(new))
-        if not new and not self.has(namespace, name):
-            return
-        items = self._list(namespace, name, kind)
-        present = {fold(_text(item)) for item in _items(items)}
-        for item in _items(items):
-            if fold(_text(item)) in stale:
-                items.removeChild(item)
-                self.changed = True
-        for text in new:
-            if fold(text) not in present:
-                items.appendChild(self._item(text))
-                self.changed = True
-
-    def replace(self, namespace: str, name: str, texts: list[str]) -> None:
-        """Set the items of a list; an empty one is removed."""
-        elements = self._elements(namespace, name)
-        if [_text(item) for element in elements for item in _items(element)] == texts:
-            return
-        self.changed = True
-        for element in elements:
-            element.parentNode.removeChild(element)
-        if texts:
-            items = self._list(namespace, name, "Seq")
-            for text in texts:
-                items.appendChild(self._item(text))
-
-    def to_bytes(self) -> bytes:
-        text = "\n".join(node.toxml() for node in self.document.childNodes)
-        if self.protected:
-            for character, reference in REFERENCES.items():
-                text = text.replace(character, reference)
-        declaration = '<?xml version="1.0" encoding="UTF-8"?>\n' if self.declared else ""
-        return f"{declaration}{text}\n".encode()
-
-    def _descriptions(self) -> list[Node]:
-        return [
-            node
-            for node in self.root.childNodes
-            if node.nodeType == node.ELEMENT_NODE and (node.namespaceURI, node.localName) == (RDF, "Description")
-        ]
-
-    def _elements(self, namespace: str, name: str) -> list[Node]:
-        return list(self.root.getElementsByTagNameNS(namespace, name))
-
-    def _list(self, namespace: str, name: str, kind: str) -> Node:
-        """The Bag or Seq of a property. A single text or an attribute is converted to a list."""
-        elements = self._elements(namespace, name)
-        texts = []
-        for description in self._descriptions():
-            if description.hasAttributeNS(namespace, name):
-                texts.append(description.getAttributeNS(namespace, name))
-                description.removeAttributeNS(namespace, name)
-        element = elements[0] if elements else self._property(namespace, name)
-        for node in element.childNodes:
-            if (
-                node.nodeType == node.ELEMENT_NODE
-                and node.namespaceURI == RDF
-                and node.localName in ("Bag", "Seq", "Alt")
-            ):
-                items = node
-                break
-        else:
-            texts = [*texts, *(text for text in [_text(element).strip()] if text)]
-            while element.firstChild is not None:
-                element.removeChild(element.firstChild)
-            items = element.appendChild(self._create(element, RDF, kind))
-        for text in texts:
-            items.appendChild(self._item(text))
-        return items
-
-    def _property(self, namespace: str, name: str) -> Node:
-        descriptions = self._descriptions()
-        if not descriptions:
-            made = self._create(self.root, RDF, "Description")
-            made.setAttributeNS(RDF, f"{self._prefix(self.root, RDF)}:about", "")
-            descriptions = [self.root.appendChild(made)]
-        return descriptions[0].appendChild(self._create(descriptions[0], namespace, name))
-
-    def _item(self, text: str) -> Node:
-        item = self._create(self.root, RDF, "li")
-        item.appendChild(self.document.createTextNode(text))
-        return item
-
-    def _create(self, parent: Node, namespace: str, name: str) -> Node:
-        return self.document.createElementNS(namespace, f"{self._prefix(parent, namespace)}:{name}")
-
-    def _prefix(self, element: Node, namespace: str) -> str:
-        """The prefix of a namespace in scope; declared if there is none."""
-        taken: dict[str, str] = {}
-        node = element
-        while node is not None and node.nodeType == node.ELEMENT_NODE:
-            for attribute in node.attributes.values():
-                if attribute.prefix == "xmlns":
-                    taken.setdefault(attribute.localName, attribute.value)
-            node = node.parentNode
-        for prefix, uri in taken.items():
-            if uri == namespace:
-                return prefix
-        prefix = PREFIXES[namespace]
-        while prefix in taken:
-            prefix += "1"
-        element.setAttributeNS(XMLNS, f"xmlns:{prefix}", namespace)
-        return prefix
-
-
-def decode(data: bytes) -> str:
-    """XML text by its byte order mark, by the encoding it declares, else as UTF-8. Raises MalformedXml."""
-    declared = ENCODING.match(data.lstrip())
-    encoding = declared.group(1).decode() if declared else "utf-8"
-    if data.startswith(b"\xef\xbb\xbf"):
-        encoding = "utf-8-sig"
-    elif data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        encoding = "utf-16"
-    try:
-        return data.decode(encoding)
-    except (UnicodeDecodeError, LookupError) as error:
-        raise MalformedXml(f"its text cannot be decoded ({error})") from None
-
-
-def _reference_to_character(match: re.Match[str]) -> str:
-    number = int(match.group(1)) if match.group(1) else int(match.group(2), 16)
-    return {9: "\uf8f0", 10: "\uf8f1", 13: "\uf8f2"}[number]
-
-
-def _items(element: Node) -> list[Node]:
-    return list(element.getElementsByTagNameNS(RDF, "li"))
-
-
-def _text(node: Node) -> str:
-    if node.nodeType in (node.TEXT_NODE, node.CDATA_SECTION_NODE):
-        return str(node.data)
-    return "".join(_text(child) for child in node.childNodes)

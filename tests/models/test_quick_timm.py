@@ -1,0 +1,43 @@
+"""timm without torch's compiler, which is loaded where it is asked for."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import torch
+
+from conftest import PROJECT
+
+PREDICT = (
+    "import sys; from fewtags.cli import main\n"
+    "try: main()\n"
+    "except SystemExit: pass\n"
+    "print([name for name in ('torch._dynamo', 'sympy', 'onnxruntime') if name in sys.modules], file=sys.stderr)"
+)
+
+
+def test_a_run_tags_a_photo_without_the_compiler(trained, patches):
+    """In a process of its own: importing it takes longer than importing torch."""
+    arguments = ["predict", str(trained), str(patches.path(0)), "--quiet"]
+    done = subprocess.run([sys.executable, "-c", PREDICT, *arguments], check=True, capture_output=True, text=True)
+    assert done.stderr.strip() == "[]"
+    assert str(patches.path(0)) in done.stdout
+
+
+def test_what_was_postponed_still_works():
+    from torchvision.ops import roi_align
+
+    import fewtags.models.quick_timm  # noqa: F401
+
+    boxes = torch.tensor([[0.0, 0.0, 0.0, 4.0, 4.0]])
+    assert roi_align(torch.ones(1, 1, 8, 8), boxes, output_size=2).tolist() == [[[[1, 1], [1, 1]]]]
+    assert torch.compiler.disable(lambda: 3)() == 3
+    assert sys.modules["torch._dynamo.utils"].is_compile_supported("cpu") in (True, False)
+
+
+def test_no_other_module_imports_timm_first():
+    """It would bring the compiler. Inside a function of a model timm is there already."""
+    direct = re.compile(r"^(import|from) (timm|torchvision)\b", re.MULTILINE)
+    assert not [file for file in (PROJECT / "src").rglob("*.py") if direct.search(file.read_text(encoding="utf-8"))]
