@@ -269,10 +269,10 @@ def test_instant_learns_label_by_label(patches, tmp_path):
     features = tagger.features(train)
     probabilities = by_row(tagger, "red", features)
     known = int(np.flatnonzero(train.labels[:, 0] == 1)[0])
-    tagger.relabel(features[known], "red", 0)  # no longer known to be red
+    tagger.relabel(features[known], "red", -1)  # it is not red after all
     assert by_row(tagger, "red", features)[known] < probabilities[known]
     np.testing.assert_allclose(by_row(tagger, "red", features), tagger.predict_proba(train)[:, 0], atol=1e-4)
-    tagger.relabel(features[known], "red", 1)
+    tagger.relabel(features[known], "red", 0)  # taken back
     np.testing.assert_allclose(by_row(tagger, "red", features), probabilities, atol=1e-4)
 
 

@@ -279,8 +279,8 @@ class Tagger:
     def relabel(self, feature: np.ndarray, tag: str, label: int) -> None:
         """Learn immediately that the image with this feature has the `label` 1, 0 (unknown) or -1 for `tag`.
 
-        The time does not depend on the number of images. The previous label is remembered, so repeating
-        the same label changes nothing.
+        The time does not depend on the number of images. What was said is remembered, so repeating the same label
+        changes nothing, and 0 takes it back.
         """
         if label not in (PRESENT, UNKNOWN, ABSENT):
             raise UserError(f"The label of '{tag}' should be 1 (present), 0 (unknown) or -1 (absent); it is {label!r}.")

@@ -17,13 +17,23 @@ def refitted(ridge, rotated, target, category, rows):
     return solution[0], solution[1:]
 
 
-def score(ridge, category, prediction):
-    """The prediction of a regression in the unit of scores: above the share of positives, in parts of it."""
+def score(ridge, category, prediction, own=None):
+    """The prediction of a regression in the unit of scores: above the share of positives, in parts of it.
+
+    Without an image whose `own` weight is given, the share is that of the others, and the mean of their positives is less
+    reliable: r = signal / (signal + noise / number).
+    """
     share = ridge.share[category]
-    return ridge.unit[category] * (prediction - share) / share
+    if own is None:
+        return ridge.unit[category] * (prediction - share) / share
+    number, reliability = ridge.num_images * share, ridge.reliability[category]
+    rest = (number - own) / (ridge.num_images - 1)
+    noise = number * (1 - reliability) / reliability  # with a signal of 1
+    less = (1 / (1 + noise / (number - own))) / reliability
+    return less * ridge.unit[category] * (prediction - rest) / rest
 
 
 def score_without(ridge, rotated, target, category, image, at):
     others = torch.arange(len(rotated)) != image
     intercept, weights = refitted(ridge, rotated, target, category, others)
-    return score(ridge, category, intercept + at.double() @ weights).float()
+    return score(ridge, category, intercept + at.double() @ weights, target[image, category]).float()

@@ -98,4 +98,4 @@ class Decided:
         rows, features = (gather_rows(torch.cat(part)) for part in (self.rows, self.features))
         place, column = self.changed[rows].nonzero(as_tuple=True)
         if len(place):
-            head.relabel(features[place], column, self.labels[rows[place], column])
+            head.relabel(features[place], column, self.labels[rows[place], column], answers=True)

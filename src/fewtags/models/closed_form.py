@@ -254,13 +254,13 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
     # --- changing labels ---
 
     @torch.no_grad()
-    def relabel(self, features: Tensor, categories: Tensor, labels: Tensor) -> None:
-        """The images with these pooled features [n, D] have the `labels` [n] 1, 0 (undecided) or -1 of `categories`
-        [n].
+    def relabel(self, features: Tensor, categories: Tensor, labels: Tensor, *, answers: bool = False) -> None:
+        """Images with these pooled features [n, D] have the `labels` [n] 1, 0 (undecided) or -1 of `categories` [n].
 
-        Saying the same again changes nothing: what was said of an image is remembered.
+        Saying the same again changes nothing: what was said of an image is remembered, and 0 takes it back. With
+        `answers` they also say how likely the unknown labels of all categories are present.
         """
-        if self.residual is not None or not len(self.presence.sample):
+        if self.residual is not None or not self.presence.directions.any():
             raise UserError(
                 "This model cannot learn single labels; a model of the method `instant` can, if this version fitted it."
             )
@@ -270,7 +270,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         entries = [(*place, label) for place, label in said.items() if label != UNKNOWN]
         before = set(self.told_labels[:, 1].tolist())
         self.told_labels = torch.tensor(entries, dtype=torch.int32).view(-1, 3).to(self.feature_norm.device)
-        self._learn(before | set(self.told_labels[:, 1].tolist()))
+        self._learn(before | set(self.told_labels[:, 1].tolist()), answers)
 
     def _place(self, unit_feature: Tensor) -> int:
         """Of an image among those that were told of; a new one comes last."""
@@ -281,13 +281,14 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         self.told_features = torch.cat([self.told_features, unit_feature[None]])
         return len(self.told_features) - 1
 
-    def _learn(self, categories: set[int]) -> None:
+    def _learn(self, categories: set[int], answers: bool) -> None:
         """From all that was told: how likely unknown labels are present, and what each of the `categories` looks
         like."""
         model, place, column = self.presence, self.told_labels[:, 0].long(), self.told_labels[:, 1].long()
         told, present = self.told_features[place], self.told_labels[:, 2] == PRESENT
         odds = self._base_odds(told).gather(1, column[:, None])[:, 0]
-        model.take_answers(odds.cpu(), column.cpu(), present.cpu())
+        if answers:
+            model.take_answers(odds.cpu(), column.cpu(), present.cpu())
         sample_odds, kept, inputs = self._base_odds(model.sample.float()), model.kept(), model.inputs(told)
         for category in sorted(categories):
             model.take_lesson(category, None)

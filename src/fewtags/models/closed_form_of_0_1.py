@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fewtags.presence.decisions import DIRECTIONS
+
 OLD, NEW = "discriminant.", "presence."
 
 
@@ -26,6 +28,9 @@ def current_state(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     if share > 0:
         factor, offset = state[prefix + "best_window.factor"], state[prefix + "best_window.offset"]
         new["window_slope"], new["bias"] = slope * share * factor, bias + slope * share * offset
+    if "vectors" in old:
+        strongest = old["vectors"][:, -DIRECTIONS:]
+        new["directions"] = strongest / old["scale"][:, None] / max(float(old["scale"].isfinite().sum()), 1.0) ** 0.5
     known = old.get("known_proportion", torch.full_like(slope, 0.5))
     new["habit"] = known.clamp(1e-4, 1 - 1e-4).logit()
     return rest | {f"{prefix}{NEW}{name}": value for name, value in new.items()}
