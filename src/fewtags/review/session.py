@@ -257,7 +257,10 @@ class ReviewSession:
 
     def place(self, decision: Decision) -> tuple[int, int] | None:
         """Row and column of the label; None if this run does not have the image or the category."""
-        row, column = self._row.get(decision.image), self._column.get(decision.category)
+        return self.locate(*decision.label)
+
+    def locate(self, image: str, category: str) -> tuple[int, int] | None:
+        row, column = self._row.get(image), self._column.get(category)
         return None if row is None or column is None else (row, column)
 
     def _learn(self, labels: Iterable[tuple[int, int]]) -> None:
