@@ -20,8 +20,8 @@ def refitted(ridge, rotated, target, category, rows):
 def score(ridge, category, prediction, own=None):
     """The prediction of a regression in the unit of scores: above the share of positives, in parts of it.
 
-    Without an image whose `own` weight is given, the share is that of the others, and the mean of their positives is less
-    reliable: r = signal / (signal + noise / number).
+    Without an image whose `own` weight is given, the share is that of the others, and the mean of their positives is
+    less reliable: r = signal / (signal + noise / number).
     """
     share = ridge.share[category]
     if own is None:
