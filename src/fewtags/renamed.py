@@ -15,9 +15,9 @@ REFINED = {
     "caldnr": "refined",
     "cssl": "refined-an",
     "cald": "refined-discover",
-    "cald-no-catu": "refined-discover-shared",
+    "cald-no-catu": "refined-discover",
     "canr": "refined-reject",
-    "canr-no-catu": "refined-reject-shared",
+    "canr-no-catu": "refined-reject",
 }  # of a recipe of ours, the old name and the new one
 
 
