@@ -216,7 +216,8 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
                 "no label is known, so tags come from their names alone, with the probabilities of the backbone's "
                 "classifier. These could not be checked: review some."
             )
-            return [f"Closed form from {number:,} images: {about}", *self._about_names()]
+            few = self._about_few_images(number, labels)
+            return [f"Closed form from {number:,} images: {about}", *self._about_names(), *few]
         share = float(
             (labels == PRESENT).sum() / ((labels == PRESENT).sum() + judged.hidden()[labels == UNKNOWN].sum())
         )
