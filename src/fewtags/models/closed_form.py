@@ -27,6 +27,7 @@ from fewtags.models.heads import Head
 from fewtags.models.names import NameScorer
 from fewtags.presence.estimates import Judged
 from fewtags.presence.model import Fitted, Presence
+from fewtags.presence.observation import Observation
 from fewtags.presence.ridge import Basis, ImageSums, unit_length
 from fewtags.presence.windows import ENTRIES, best_left_out, overlapping_by_half, unit_windows
 from fewtags.settings import Settings
@@ -47,7 +48,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         names: str = "auto"
         """Use of the category names: "auto" uses the classifier the backbone was pretrained with, "none" uses only
         labels, and the path of a file says what individual names mean."""
-        refine: bool = True
+        refine: bool = False
         """Fit a second time, with unknown labels counting as positives by their probability of being present."""
         windows: bool = False
         """Score the windows of the map too: what fills a part of an image is diluted in the average over all of it."""
@@ -177,9 +178,9 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         if self.residual is not None:
             self.residual.start(fitted.images.ridge.basis, *seen.windows())
         odds = fitted.left_out()
-        judged = Judged(
-            odds, fitted.images.labels, self.presence.observation, float(self.presence.uncertain), int(sums.count)
-        )
+        model = self.presence
+        observation = Observation(model.habit.cpu(), model.clarity.cpu())
+        judged = Judged(odds, fitted.images.labels, observation, float(model.uncertain), int(sums.count))
         proportion = self.presence.known_proportion(odds.to(self.presence.habit))
         return Start("\n".join(self._sentences(judged)), proportion.clone(), judged)
 
@@ -255,18 +256,23 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
     # --- changing labels ---
 
     @torch.no_grad()
-    def relabel(self, features: Tensor, categories: Tensor, labels: Tensor, *, answers: bool = False) -> None:
+    def relabel(
+        self, features: Tensor, categories: Tensor | int, labels: Tensor | int, *, answers: bool = False
+    ) -> None:
         """Images with these pooled features [n, D] have the `labels` [n] 1, 0 (undecided) or -1 of `categories` [n].
 
         Saying the same again changes nothing: what was said of an image is remembered, and 0 takes it back. With
         `answers` they also say how likely the unknown labels of all categories are present.
         """
-        if self.residual is not None or not self.presence.directions.any():
+        model = self.presence
+        if self.residual is not None or not (model.num_images > 0 or model.directions.any()):
             raise UserError(
                 "This model cannot learn single labels; a model of the method `instant` can, if this version fitted it."
             )
         said = {(row, column): label for row, column, label in self.told_labels.tolist()}
-        for feature, category, label in zip(features, categories.tolist(), labels.tolist(), strict=True):
+        rows = features.reshape(-1, self.in_channels)
+        columns, new = (torch.as_tensor(each).reshape(-1).tolist() for each in (categories, labels))
+        for feature, category, label in zip(rows, columns, new, strict=True):
             said[self._place(unit_length(feature).to(self.feature_norm)), category] = label
         entries = [(*place, label) for place, label in said.items() if label != UNKNOWN]
         before = set(self.told_labels[:, 1].tolist())

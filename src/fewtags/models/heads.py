@@ -79,7 +79,9 @@ class Head(nn.Module, Generic[C]):
         """
         raise NotImplementedError
 
-    def relabel(self, features: Tensor, categories: Tensor, labels: Tensor, *, answers: bool = False) -> None:
+    def relabel(
+        self, features: Tensor, categories: Tensor | int, labels: Tensor | int, *, answers: bool = False
+    ) -> None:
         """Called after the start for a head that `assumes_random_labels`, with the labels [n] decided in a review of
         images with these pooled features [n, D], for `categories` [n]."""
 

@@ -200,7 +200,7 @@ class Presence(nn.Module):
         names: Tensor | None = None,
         named: Tensor | None = None,
         known_proportion: float | None = None,
-        refine: bool = True,
+        refine: bool = False,
     ) -> Fitted:
         """To `features` [N, D] with `labels`, which may be some of those that made `sums`.
 
