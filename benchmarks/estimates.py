@@ -16,10 +16,12 @@ import torch
 from photo_features import Photos, options_parser, photos
 
 from fewtags.data.partial_labels import hide_labels
-from fewtags.estimates import estimate_quality
+from fewtags.engine.quality import no_answers
 from fewtags.labels import PRESENT
 from fewtags.metrics import mean_average_precision
-from fewtags.models.discriminant import Discriminant, DiscriminantSums
+from fewtags.presence.estimates import Judged, estimate
+from fewtags.presence.model import Presence
+from fewtags.presence.ridge import ImageSums
 
 COLUMNS = (
     "known", "seed", "estimated_map", "map_low", "map_high", "true_map",
@@ -30,19 +32,17 @@ COLUMNS = (
 def measure(found: Photos, known: float, seed: int) -> dict[str, object]:
     truth = found.train.annotations.labels == PRESENT
     labels = torch.from_numpy(hide_labels(truth, known, seed))
-    features, weights = found.train.features, (labels == PRESENT).float()
-    model = Discriminant(labels.shape[1], features.shape[1])
-    sums = DiscriminantSums.of(features, labels)
-    images, _ = model.fit(sums, features, labels, names=found.train.names, named=found.named)
-    estimates = estimate_quality(model.left_out(images, weights), float(model.known_proportion.mean()))
-    scores = model.without_own(images.total).scores(images.rotated, weights)
-    if images.names is not None:
-        scores = scores + model.name_weight * images.names
+    features = found.train.features
+    model = Presence(labels.shape[1], features.shape[1])
+    fitted = model.fit(ImageSums.of(features, labels), features, labels, names=found.train.names, named=found.named)
+    odds = fitted.left_out()
+    judged = Judged(odds, labels, model.observation, float(model.uncertain))
+    estimates = estimate(judged, no_answers(judged), model.thresholds.numpy())
     values: tuple[object, ...] = (
         known,
         seed,
         *(f"{100 * value:.1f}" for value in estimates.map),
-        f"{100 * mean_average_precision(scores.numpy(), truth):.1f}",
+        f"{100 * mean_average_precision(odds.numpy(), truth):.1f}",
         *(round(value) for value in estimates.missing),
         int((truth & (labels.numpy() != PRESENT)).sum()),
     )

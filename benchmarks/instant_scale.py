@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from fewtags.labels import PRESENT
-from fewtags.models.discriminant import Discriminant, DiscriminantSums, unit_length
+from fewtags.models.closed_form import ClosedFormHead
+from fewtags.presence.model import Presence
+from fewtags.presence.ridge import ImageSums, unit_length
 
 CASES = {
     "like VOC 2007": (5011, 20, 1280),
@@ -44,11 +46,11 @@ def timed(work: Callable[[], object]) -> tuple[float, object]:
 
 def fit_row(title: str, size: tuple[int, int, int]) -> str:
     features, labels = some_images(*size)
-    gather, statistics = timed(lambda: DiscriminantSums.of(features, labels))
-    assert isinstance(statistics, DiscriminantSums)
-    fit, model = timed(lambda: Discriminant.of(statistics, features, labels))
-    assert isinstance(model, Discriminant)
-    predict, _ = timed(lambda: model.probabilities(features[:1000]))
+    gather, sums = timed(lambda: ImageSums.of(features, labels))
+    assert isinstance(sums, ImageSums)
+    model = Presence(labels.shape[1], features.shape[1])
+    fit, _ = timed(lambda: model.fit(sums, features, labels))
+    predict, _ = timed(lambda: model.log_odds(features[:1000]))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     numbers = " | ".join(f"{value:,}" for value in size)
     return f"| {title} | {numbers} | {gather:.2f} | {fit:.2f} | {predict:.3f} | {memory:.1f} |"
@@ -57,11 +59,13 @@ def fit_row(title: str, size: tuple[int, int, int]) -> str:
 def click_times(dim: int = 1280) -> tuple[float, float]:
     """Milliseconds to take in one label, and to rank all images of its category again."""
     features, labels = some_images(2000, 20, dim)
-    model = Discriminant.of(DiscriminantSums.of(features, labels), features, labels)
-    many = unit_length(torch.randn(RERANKED, dim))
-    model.relabel(many[0], 3, PRESENT)  # the first call of anything is slower
-    relabel, _ = timed(lambda: model.relabel(many[1], 3, PRESENT))
-    rerank = min(timed(lambda: model.rerank(3, many))[0] for _ in range(3))
+    head = ClosedFormHead(ClosedFormHead.Config(names="none"), dim, labels.shape[1])
+    model = head.presence
+    model.fit(ImageSums.of(features, labels), features, labels)
+    many, category, present = unit_length(torch.randn(RERANKED, dim)), torch.tensor([3]), torch.tensor([PRESENT])
+    head.relabel(many[:1], category, present)  # the first call of anything is slower
+    relabel, _ = timed(lambda: head.relabel(many[1:2], category, present))
+    rerank = min(timed(lambda: model.odds_of(many, model.scores(many))[:, 3].argsort())[0] for _ in range(3))
     return 1000 * relabel, 1000 * rerank
 
 

@@ -19,8 +19,8 @@ from fewtags.data.preprocess import InputConfig
 from fewtags.engine.prediction import pooled_features
 from fewtags.models.build import ModelConfig, build_classifier
 from fewtags.models.closed_form import ClosedFormHead
-from fewtags.models.discriminant import unit_length
 from fewtags.models.saved import SavedModel
+from fewtags.presence.ridge import unit_length
 
 AT_ONCE = 1000
 

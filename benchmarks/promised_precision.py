@@ -30,8 +30,9 @@ from fewtags.labels import PRESENT
 from fewtags.metrics import mean_average_precision
 from fewtags.models.backbones import Backbone, create_backbone
 from fewtags.models.closed_form import NAME_SHARPNESS
-from fewtags.models.discriminant import Discriminant, DiscriminantSums, unit_length
 from fewtags.models.names import NameScorer, find_names
+from fewtags.presence.model import Presence
+from fewtags.presence.ridge import ImageSums, unit_length
 from fewtags.train_settings import CacheConfig
 
 ROOT = Path(__file__).parents[1]
@@ -89,10 +90,10 @@ def measure(photos: Photos, names: bool, size: int, labels: str, seed: int) -> d
         photos.names.scores(unit_length(each) * sharpness) if names else None
         for each in (features, photos.features["test"])
     )
-    model = Discriminant(known.shape[1], features.shape[1])
+    model = Presence(known.shape[1], features.shape[1])
     named = photos.names.known if names else None
-    model.fit(DiscriminantSums.of(features, known), features, known, names=of_train, named=named)
-    chance = model.probabilities(photos.features["test"], of_test)
+    model.fit(ImageSums.of(features, known), features, known, names=of_train, named=named)
+    chance = model.log_odds(photos.features["test"], of_test).sigmoid()
     given, right = chance >= model.thresholds, torch.from_numpy(photos.truth["test"])
     if not given.any():
         return None

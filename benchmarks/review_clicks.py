@@ -30,11 +30,13 @@ from photo_features import Photos, options_parser, photos
 from torch import Tensor
 
 from fewtags.data.partial_labels import hide_labels
+from fewtags.engine.judge import Judge
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.metrics import mean_average_precision
 from fewtags.models import logistic
-from fewtags.models.discriminant import Discriminant, DiscriminantSums
 from fewtags.models.heads import Standardise
+from fewtags.presence.model import Presence
+from fewtags.presence.ridge import ImageSums
 from fewtags.review.session import SCREEN, Answer, ReviewSession, View
 from fewtags.review.store import DecisionStore
 
@@ -56,12 +58,13 @@ class Case:
     def hidden(self) -> np.ndarray:
         return self.truth & (self.given == UNKNOWN)
 
-    def fitted(self, labels: np.ndarray) -> Discriminant:
+    def fitted(self, labels: np.ndarray) -> Presence:
         """`instant` on these labels of the training images."""
         features, told = self.photos.train.features, torch.from_numpy(labels)
-        sums = DiscriminantSums.of(features, told)
         names, named = self.photos.train.names, self.photos.named
-        return Discriminant.of(sums, features, told, names=names, named=named)
+        model = Presence(told.shape[1], features.shape[1])
+        model.fit(ImageSums.of(features, told), features, told, names=names, named=named)
+        return model
 
     def test_map(self, decided: Sequence[Label]) -> float:
         """Of `instant` fitted to the given labels and the truth of these."""
@@ -108,7 +111,11 @@ def learning_order(case: Case, wanted: set[int]) -> Iterator[Label]:
     """As somebody works who always goes to the tag that the page calls the surest."""
     train = replace(case.photos.train.annotations, labels=case.given)
     names, named = case.photos.train.names, case.photos.named
-    session = ReviewSession(train, case.photos.train.features, DecisionStore(None), names=names, named=named)
+    features, everyone = case.photos.train.features, np.ones(len(train), dtype=bool)
+    judge = Judge.of_features(
+        lambda rows: features[torch.from_numpy(rows)], everyone, case.given, names=names, named=named
+    )
+    session = ReviewSession(train, features, DecisionStore(None), judge=judge)
     while wanted:
         column = max(wanted, key=lambda column: session.summary(train.categories[column]).next_right)
         tag = train.categories[column]

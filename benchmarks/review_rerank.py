@@ -21,7 +21,7 @@ import torch
 
 from fewtags.data.annotations import Annotations
 from fewtags.labels import ABSENT, PRESENT
-from fewtags.models.discriminant import unit_length
+from fewtags.presence.ridge import unit_length
 from fewtags.review.session import Answer, LiveQueue, ReviewSession, View
 from fewtags.review.store import DecisionStore
 

@@ -340,13 +340,15 @@ def test_training_again_uses_the_decisions_and_says_where_labels_came_from(cli: 
 
 
 def test_decided_labels_do_not_spoil_the_calibration(cli: Cli, reviewed: Path, tmp_path: Path):
-    """Which labels are decided is not random: the known proportion stays the one of the given labels."""
+    """Which labels are decided is not random: what the given labels say stays, and answers correct it."""
     second = tmp_path / "second"
     cli("train", "--reviewed", reviewed, "--out", second, "-q")
-    before, after = (load_model(run).classifier.head.discriminant for run in (reviewed, second))
-    torch.testing.assert_close(after.known_proportion, before.known_proportion)
+    before, after = (load_model(run).classifier.head.presence for run in (reviewed, second))
+    torch.testing.assert_close(after.habit, before.habit)
     torch.testing.assert_close(after.slope, before.slope)
-    assert (after.category_count - before.category_count).sum() == sum(v == 1 for v in decisions(reviewed).values())
+    assert after.answer_offset.any()
+    told = load_model(second).classifier.head.told_labels
+    assert (told[:, 2] == 1).sum() == sum(v == 1 for v in decisions(reviewed).values())
 
 
 def test_a_second_review_adds_to_the_first(cli: Cli, reviewed: Path, tmp_path: Path):

@@ -58,7 +58,7 @@ def test_quiet_leaves_only_the_result(cli: Cli, patches, tags_file, tmp_path):
     assert "mAP" in measured
     assert estimated.startswith("estimated: mAP")
     assert "tags are missing" in missing
-    assert "assuming" in assumption
+    assert "Not audited" in assumption
     assert folder == str(tmp_path / "run")
 
 

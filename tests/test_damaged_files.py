@@ -23,7 +23,6 @@ from fewtags.errors import DataError, UserError
 from fewtags.models.graph import LabelGraph
 from fewtags.models.saved import load_model
 from fewtags.models.words import find_word_vectors
-from fewtags.review.features import unit_features
 from fewtags.review.store import DecisionStore, Draft
 
 
@@ -116,14 +115,6 @@ def test_kept_outputs_that_are_damaged_are_computed_again(trained, patches, tmp_
         (place,) = (file.parent for file in tmp_path.glob(f"*/{name}"))
         damage(place / name)
         np.testing.assert_array_equal(model_outputs(saved, part, tmp_path, quiet=True).logits, before)
-
-
-def test_kept_features_of_a_review_that_are_damaged_are_computed_again(trained, patches, tmp_path):
-    saved, part = load_model(trained), patches.split("test")
-    before, _ = unit_features(saved, part, tmp_path, quiet=True)
-    for damage in (lambda: flip(tmp_path / "features.npy"), lambda: (tmp_path / "features.json").write_text("null")):
-        damage()
-        assert torch.equal(unit_features(saved, part, tmp_path, quiet=True)[0], before)
 
 
 @pytest.mark.parametrize("how", ["no database", "cut off", "zeros inside", "other table"])

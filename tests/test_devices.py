@@ -97,8 +97,8 @@ def test_a_model_that_looked_at_images_on_a_device_learns_labels_there(few: Anno
 
     saved = load_model(tmp_path / "run")
     outputs = outputs_of(saved, few, tmp_path / "outputs", quiet=True)
-    assert isinstance(saved.classifier.head.discriminant.weights, Away)
-    saved.classifier.head.relabel(outputs.unit_features(np.array([1]))[0], 0, -1)
+    assert isinstance(saved.classifier.head.presence.weights, Away)
+    saved.classifier.head.relabel(outputs.unit_features(np.array([1])), torch.tensor([0]), torch.tensor([-1]))
 
 
 @pytest.mark.parametrize(

@@ -621,6 +621,47 @@ def export(
 
 
 @app.command()
+def audit(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run of any method.")],
+    questions: Annotated[
+        int | None, typer.Option(min=1, help="How many to ask (default: 50, or as many as --until needs).")
+    ] = None,
+    until: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=1, help="Stop when the interval of the share of known tags is this narrow: 0.15."),
+    ] = None,
+    open_page: Annotated[
+        bool, typer.Option("--open", help="Ask on the review page, with pictures (extra: serve).")
+    ] = False,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="Write the questions to this CSV file instead of asking them.")
+    ] = None,
+    answers: Annotated[Path | None, typer.Option(help="Read answers from such a file, filled in.")] = None,
+    reviewer: Annotated[str | None, typer.Option(help="Name stored with every answer (default: your login).")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Answer a few questions, and the numbers about missing tags become honest.
+
+    How many tags are missing depends on who left them out, and why, which labels alone do not tell. The questions are a
+    random sample with known probabilities, drawn so that each answer says much. Each is saved immediately; started
+    again, it goes on where it was. At the end stand an estimate by the model, which learns from the answers,
+    and one by the answers alone, which is right whatever the model thinks.
+    """
+    if open_page:
+        from fewtags.commands.review import review as serve_review
+
+        serve_review(run, reviewer=reviewer, quiet=quiet, at="&queue=audit")
+        return
+    from fewtags.commands.audit import audit as ask_questions
+
+    lines = ask_questions(
+        run, questions=questions, until=until, csv_file=csv, answers=answers, reviewer=reviewer, quiet=quiet
+    )
+    for line in lines:
+        print(line, flush=True)
+
+
+@app.command()
 def review(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run of any method.")],
     port: Annotated[

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fewtags.estimates import ScoreBins
+from fewtags.presence.estimates import Judged
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Start:
 
     sentence: str  # for the log
     known_proportion: Tensor | None = None  # [C] share of the present labels that are known, if estimated
-    left_out: ScoreBins | None = None  # leave-one-out log-odds of the training labels, if available
+    judged: Judged | None = None  # the training labels, each judged without itself, if available
     logits: Tensor | None = None  # [N, C] of the training images after it, NaN if unreadable; for `needs_start_logits`
 
 

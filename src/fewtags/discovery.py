@@ -6,10 +6,9 @@
     found.missing.probabilities, found.missing.similar      # how certain, and the most similar known positives
     found.doubtful                                          # the same for given tags, most doubtful first
 
-A label counts as missing if it is unknown and the model predicts the tag. Its probability is not the
-model's own: most methods train with unknown as absent, so their outputs are too low by an unknown factor, and they
-have memorised the known labels. It comes from the closed form on the pooled features (`engine.left_out`), averaged over
-all labels that the model ranks similarly.
+A label counts as missing if it is unknown and more likely present than not. Its probability is not the model's own:
+most methods train with unknown as absent, so their outputs are too low by an unknown factor, and they have memorised
+the known labels. It comes from the closed form on the pooled features (`engine.judge`), as everywhere else.
 """
 
 from __future__ import annotations
@@ -24,18 +23,17 @@ import torch
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import RunData
-from fewtags.engine.left_out import LeftOut
+from fewtags.engine.judge import Judge
 from fewtags.engine.model_outputs import ModelOutputs, model_outputs
-from fewtags.engine.quality import estimated_proportion
 from fewtags.engine.record import load_run_config, load_run_data
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import UserError
-from fewtags.estimates import TINY, rank_edges
 from fewtags.labels import PRESENT, UNKNOWN
-from fewtags.models.saved import SavedModel, load_model
+from fewtags.models.saved import SavedModel, load_model, read_object
+from fewtags.presence.answers import Correction
+from fewtags.presence.estimates import estimate
 
 NUM_SIMILAR = 3
-SAMPLE = 20_000  # images used to bin the scale of a model's logits
 DEPTHS = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 _ENTRIES_AT_ONCE = 2**24  # similarities in memory at a time
 DOUBT = 1 / 3  # with a twentieth of the tags of VOC 2007 made wrong, three quarters of them and as many right ones
@@ -124,12 +122,13 @@ class Discovery:
 Decisions = Mapping[tuple[str, str], int]  # (image, category) -> 1 present, 0 unsure, -1 absent
 
 
+LIKELY = 0.5  # what is more likely right than wrong is a suggestion
+
+
 def discover(
     outputs: ModelOutputs,
     labels: np.ndarray,
-    thresholds: np.ndarray,
-    judge: LeftOut,
-    scale: ProbabilityScale,
+    judge: Judge,
     *,
     own: bool = True,
     columns: Sequence[int] | None = None,
@@ -138,62 +137,36 @@ def discover(
 ) -> Discovery:
     """Missing and doubtful tags of images with partial `labels` [N, C].
 
-    `judge` and `scale` come from the training images; `own` says that these are the same images. `thresholds` [C] are
-    the model's own, on its own probabilities; `min_probability` replaces them. `columns` are the categories to
+    `judge` comes from the training images; `own` says that these are the same images. `columns` are the categories to
     search (default: all).
     """
     chosen = np.zeros(labels.shape[1], dtype=bool)
     chosen[list(range(labels.shape[1]) if columns is None else columns)] = True
-    chosen &= judge.model.category_count.numpy() > 0  # the others have no known positives
-    known_share = judge.curves.known_proportion if own else known_proportion(outputs, labels, scale)
-    with np.errstate(divide="ignore"):
-        limits = np.log(thresholds) - np.log1p(-thresholds)  # as logits
-    shown = hidden_from_chance(scale.chance(limits[None])[0], known_share)
+    least = LIKELY if min_probability is None else min_probability
     missing, doubtful, expected = BestLabels(limit), BestLabels(limit), 0.0
+    usual = judge.present(np.flatnonzero(judge.readable)).mean(0)
     for rows in outputs.chunks(np.flatnonzero(outputs.readable)):
-        logits, said = outputs.logits[rows], labels[rows]
+        said = labels[rows]
+        hidden, present = chances(judge, outputs, rows, own)
         unknown = (said == UNKNOWN) & chosen
-        chance = hidden_from_chance(scale.chance(logits), known_share)
-        expected += float(chance[unknown].sum())
-        found = unknown & (logits >= limits if min_probability is None else chance >= min_probability)
-        at, column = np.nonzero(found)
-        # Ties are broken by the model's own order.
-        worth = chance[at, column] + 1e-7 * np.tanh(logits[at, column] / 20)
-        missing.add(rows[at], column, chance[at, column].astype(np.float32), worth)
-        known = (said == PRESENT) & chosen
-        if known.any():
-            add_doubtful(doubtful, judge, outputs, rows, known, own)
-    return Discovery(
-        missing.table(), doubtful.table(), missing.num_added, doubtful.num_added, shown.astype(np.float32), expected
-    )
+        expected += float(hidden[unknown].sum())
+        at, column = np.nonzero(unknown & (hidden >= least))
+        missing.add(rows[at], column, hidden[at, column].astype(np.float32), hidden[at, column])
+        # Given tags whose probability, judged without them, is much lower than that of a random image.
+        at, column = np.nonzero((said == PRESENT) & chosen & (present < DOUBT * usual))
+        doubtful.add(rows[at], column, present[at, column].astype(np.float32), -present[at, column])
+    thresholds = np.full(labels.shape[1], least, dtype=np.float32)
+    return Discovery(missing.table(), doubtful.table(), missing.num_added, doubtful.num_added, thresholds, expected)
 
 
-def add_doubtful(
-    doubtful: BestLabels, judge: LeftOut, outputs: ModelOutputs, rows: np.ndarray, known: np.ndarray, own: bool
-) -> None:
-    """Given tags whose leave-one-out probability is much lower than that of a random image."""
-    chance = judge.chances(outputs, rows, known if own else np.zeros_like(known))
-    prior = (judge.bins.count * judge.curves.chance(judge.bins.score)).sum(0) / judge.bins.num_images
-    at, column = np.nonzero(known & (chance < DOUBT * prior))
-    doubtful.add(rows[at], column, chance[at, column].astype(np.float32), -chance[at, column])
-
-
-def hidden_from_chance(chance: np.ndarray, known_proportion: float) -> np.ndarray:
-    """P(present | unknown) from P(present), if a share of the present labels is known."""
-    return (1 - known_proportion) * chance / np.maximum(1 - known_proportion * chance, TINY)
-
-
-def chance_from_hidden(hidden: np.ndarray, known_proportion: float) -> np.ndarray:
-    """The inverse of `hidden_from_chance`."""
-    return hidden / np.maximum(1 - known_proportion + known_proportion * hidden, TINY)
-
-
-def known_proportion(outputs: ModelOutputs, labels: np.ndarray, scale: ProbabilityScale) -> float:
-    """For images other than the training images: their known tags over the expected number of present ones."""
-    readable = np.flatnonzero(outputs.readable)
-    known = int((labels[readable] == PRESENT).sum())
-    expected = sum(float(scale.chance(outputs.logits[rows]).sum()) for rows in outputs.chunks(readable))
-    return min(known / max(expected, known, 1), 0.99)
+def chances(judge: Judge, outputs: ModelOutputs, rows: np.ndarray, own: bool) -> tuple[np.ndarray, np.ndarray]:
+    """[M, C] P(present | unknown) and P(present) of some images."""
+    if own:
+        return judge.hidden(rows), judge.present(rows)
+    model, features = judge.model, outputs.unit_features(rows)
+    names = None if judge.name_scorer is None else judge.name_scorer(features)
+    odds = model.base_odds(model.scores(features, names))
+    return model.answers.if_unknown(odds).sigmoid().numpy(), model.answers.present(odds).sigmoid().numpy()
 
 
 # --- a run ---
@@ -207,21 +180,29 @@ class OpenRun:
     annotations: Annotations  # every image of the run with unknown labels, and its given labels
     truth: np.ndarray | None  # [N, C] the complete labels, if the run is an experiment that hides some
     outputs: ModelOutputs
-    judge: LeftOut
-    scale: ProbabilityScale
+    judge: Judge
+    answers: Correction  # of decisions
+    folder: Path
+
+    def estimates(self) -> dict[str, Any]:
+        """Of what is missing, as in result.json: the run's own where nothing was decided since."""
+        result = RunFolder(self.folder).result
+        record = (read_object(result).get("estimates") if result.is_file() else None) or {}
+        if record.get("missing") and not self.answers.number:
+            return {key: record[key] for key in ("missing", "known_proportion", "assumption")}
+        now = estimate(self.judge.judged(), self.answers).as_json(self.annotations.categories)
+        return {key: now[key] for key in ("missing", "known_proportion", "assumption")}
 
     def discover(self, *, decided: Decisions | None = None, **options: Any) -> Discovery:
         """Search the run's own images; for the options see the function `discover`."""
-        labels = self.annotations.labels
-        found = discover(self.outputs, labels, self.saved.thresholds, self.judge, self.scale, **options)
+        found = discover(self.outputs, self.annotations.labels, self.judge, **options)
         return self._complete(found, self.annotations, self.outputs, decided, own=True)
 
     def discover_in(
         self, images: Annotations, outputs: ModelOutputs, *, decided: Decisions | None = None, **options: Any
     ) -> Discovery:
         """Search other images, labelled with the model's categories."""
-        labels, thresholds = images.labels, self.saved.thresholds
-        found = discover(outputs, labels, thresholds, self.judge, self.scale, own=False, **options)
+        found = discover(outputs, images.labels, self.judge, own=False, **options)
         return self._complete(found, images, outputs, decided, own=False)
 
     def _complete(
@@ -260,9 +241,8 @@ def open_run(
         )
     place = RunFolder(folder).outputs
     outputs = model_outputs(saved, annotations, place, config=config, device=device, quiet=quiet)
-    judge = LeftOut.of(outputs, annotations.labels, estimated_proportion(RunFolder(folder)))
-    scale = ProbabilityScale.of(outputs, annotations.labels, judge)
-    return OpenRun(saved, annotations, truth, outputs, judge, scale)
+    judge = Judge.of(outputs, annotations.labels, saved.classifier.head)
+    return OpenRun(saved, annotations, truth, outputs, judge, judge.learn([], [], []), folder)
 
 
 def images_with_unknown_tags(data: RunData) -> tuple[Annotations, np.ndarray | None]:
@@ -280,73 +260,6 @@ def images_with_unknown_tags(data: RunData) -> tuple[Annotations, np.ndarray | N
         ),
         None,
     )
-
-
-# --- from a model's logits to probabilities ---
-
-
-@dataclass(frozen=True)
-class ProbabilityScale:
-    """P(present) as an increasing function of a model's logits, per category: piecewise linear."""
-
-    logits: np.ndarray  # [B, C] from low to high
-    chances: np.ndarray  # [B, C]
-
-    @classmethod
-    def of(cls, outputs: ModelOutputs, labels: np.ndarray, judge: LeftOut, seed: int = 0) -> ProbabilityScale:
-        """The closed form's mean prediction over unknown labels that the model ranks similarly.
-
-        Known labels are excluded, since a model ranks the labels it was trained on higher than similar ones.
-        """
-        readable = np.flatnonzero(outputs.readable)
-        sample = np.sort(np.random.default_rng(seed).permutation(readable)[:SAMPLE])
-        ranked = np.sort(outputs.logits[sample], axis=0)[::-1]
-        edges = ranked[np.minimum(rank_edges(len(sample))[1:-1], len(sample) - 1)][::-1]  # [B - 1, C] rising
-        totals = np.zeros((3, len(edges) + 1, labels.shape[1]))  # of labels, logits, probabilities
-        known_share = judge.curves.known_proportion
-        for rows in outputs.chunks(readable):
-            logits, said = outputs.logits[rows].astype(float), labels[rows]
-            hidden = hidden_from_chance(judge.chances(outputs, rows, said == PRESENT), known_share)
-            for c in range(labels.shape[1]):
-                mine = said[:, c] == UNKNOWN
-                place = np.searchsorted(edges[:, c], logits[mine, c], side="right")
-                for total, values in zip(totals, (None, logits[mine, c], hidden[mine, c]), strict=True):
-                    total[:, c] += np.bincount(place, values, minlength=len(total))
-        return cls.fit(totals[0], totals[1], totals[2], known_share)
-
-    @classmethod
-    def fit(cls, count: np.ndarray, logits: np.ndarray, hidden: np.ndarray, known_share: float) -> ProbabilityScale:
-        """From sums over bins [B, C], lowest bin first."""
-        points, chances = np.zeros_like(count), np.zeros_like(count)
-        for c in range(count.shape[1]):
-            used = count[:, c] > 0
-            number = count[used, c]
-            if not len(number):
-                continue
-            steps = rising(hidden[used, c] / number, number)
-            x, y = logits[used, c] / number, chance_from_hidden(steps, known_share)
-            points[:, c] = np.concatenate([x, np.full((~used).sum(), x[-1])])
-            chances[:, c] = np.concatenate([y, np.full((~used).sum(), y[-1])])
-        return cls(points, chances)
-
-    def chance(self, logits: np.ndarray) -> np.ndarray:
-        """[M, C] of logits [M, C]."""
-        columns = range(logits.shape[1])
-        return np.stack([np.interp(logits[:, c], self.logits[:, c], self.chances[:, c]) for c in columns], axis=1)
-
-
-def rising(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The non-decreasing sequence nearest to `values` in weighted squares (pool adjacent violators)."""
-    blocks: list[list[float]] = []  # [mean, weight, length]
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        blocks.append([value, weight, 1])
-        while len(blocks) > 1 and blocks[-2][0] >= blocks[-1][0]:
-            mean, weight, length = blocks.pop()
-            last = blocks[-1]
-            last[0] = (last[0] * last[1] + mean * weight) / (last[1] + weight)
-            last[1] += weight
-            last[2] += length
-    return np.repeat([block[0] for block in blocks], [int(block[2]) for block in blocks])
 
 
 # --- evidence ---

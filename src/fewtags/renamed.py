@@ -14,10 +14,10 @@ from typing import Any
 REFINED = {
     "caldnr": "refined",
     "cssl": "refined-an",
+    "cald-no-catu": "refined-discover",  # with one curve for all categories, which is gone
     "cald": "refined-discover",
-    "cald-no-catu": "refined-discover-shared",
+    "canr-no-catu": "refined-reject",
     "canr": "refined-reject",
-    "canr-no-catu": "refined-reject-shared",
 }  # of a recipe of ours, the old name and the new one
 
 

@@ -34,9 +34,9 @@ from fewtags.metrics import mean_average_precision
 from fewtags.models import hub
 from fewtags.models.build import DEFAULT_BACKBONE
 from fewtags.models.closed_form import ClosedFormHead
-from fewtags.models.discriminant import unit_length
 from fewtags.models.model_card import UNKNOWN_LICENSE
 from fewtags.models.saved import SavedModel, load_model
+from fewtags.presence.ridge import unit_length
 
 Output = Literal["tags", "indicator"]
 OUTPUTS = get_args(Output)
@@ -279,23 +279,23 @@ class Tagger:
     def relabel(self, feature: np.ndarray, tag: str, label: int) -> None:
         """Learn immediately that the image with this feature has the `label` 1, 0 (unknown) or -1 for `tag`.
 
-        The time does not depend on the number of images. The previous label is remembered, so repeating
-        the same label changes nothing.
+        The time does not depend on the number of images. What was said is remembered, so repeating the same label
+        changes nothing, and 0 takes it back.
         """
         if label not in (PRESENT, UNKNOWN, ABSENT):
             raise UserError(f"The label of '{tag}' should be 1 (present), 0 (unknown) or -1 (absent); it is {label!r}.")
         head, category = self._closed_form(), self._category(tag)
-        head.relabel(self._features(feature, ndim=1), category, int(label))
+        head.relabel(self._features(feature, ndim=1)[None], torch.tensor([category]), torch.tensor([int(label)]))
 
     def rerank(self, tag: str, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows of `features`, most likely for `tag` first, and their probabilities in that order."""
         head, category = self._closed_form(), self._category(tag)
-        model = head.discriminant
+        model = head.presence
         rows = self._features(features, ndim=2).to(model.weights.device)  # a GPU, if it looked at images there
-        names = head.name_scores(rows)
-        order, scores = model.rerank(category, rows, None if names is None else names[:, category])
-        probabilities = model.chance(scores, category)
-        return order.cpu().numpy(), probabilities[order].cpu().numpy()
+        with torch.no_grad():
+            odds = model.odds_of(rows, model.scores(rows, head.name_scores(rows)))[:, category]
+        order = odds.argsort(descending=True)
+        return order.cpu().numpy(), odds[order].sigmoid().cpu().numpy()
 
     def _features(self, features: Any, ndim: int) -> torch.Tensor:
         """Features as returned by `Tagger.features`: one [D] or many [N, D]."""
@@ -313,7 +313,7 @@ class Tagger:
 
     def _closed_form(self) -> ClosedFormHead:
         head = self._fitted().classifier.head
-        if not isinstance(head, ClosedFormHead) or head.discriminant.told is None:
+        if not isinstance(head, ClosedFormHead) or head.residual is not None:
             raise UserError(
                 f"Only the method 'instant' can learn label by label; this tagger was fitted with '{self.method}'."
             )

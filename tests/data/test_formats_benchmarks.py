@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,8 @@ import pytest
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations, visual_genome
-from fewtags.data.formats.voc import VOC_CATEGORIES
-from fewtags.data.prepare import DataConfig, observe
+from fewtags.data.formats.voc import VOC_CATEGORIES, largest_shares
+from fewtags.data.prepare import DataConfig, observe, prepare_data
 from fewtags.errors import DataError, UserError
 
 SHARED = Path(os.environ.get("FEWTAGS_SHARED", Path(__file__).parents[2].parent / "shared"))
@@ -71,6 +72,26 @@ def test_only_difficult_is_absent_or_ignored(tmp_path: Path) -> None:
     car, person = VOC_CATEGORIES.index("car"), VOC_CATEGORIES.index("person")
     assert read_annotations(folder).labels[:, [person, car]].tolist() == [[1, -1], [-1, -1]]
     assert read_annotations(folder, difficult="ignore").labels[:, [person, car]].tolist() == [[1, -1], [-1, 0]]
+
+
+def test_voc_boxes_say_how_large_things_are(tmp_path: Path) -> None:
+    def thing(name: str, difficult: int, *box: int) -> str:
+        sides = "".join(f"<{k}>{v}</{k}>" for k, v in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True))
+        return f"<object><name>{name}</name><difficult>{difficult}</difficult><bndbox>{sides}</bndbox></object>"
+
+    things = thing("car", 0, 0, 0, 50, 40) + thing("car", 0, 0, 0, 10, 10) + thing("dog", 1, 0, 0, 100, 100)
+    xml = f"<annotation><size><width>100</width><height>100</height></size>{things}</annotation>"
+    folder = make_voc(tmp_path / "VOC2007", {"trainval": ["000001"]}, {"000001": xml})
+    annotations = read_annotations(folder)
+    shares = largest_shares(annotations)
+    assert shares is not None
+    assert shares.shape == annotations.labels.shape
+    assert shares[0, VOC_CATEGORIES.index("car")] == pytest.approx(0.2)
+    assert shares.sum() == pytest.approx(0.2)
+    data = prepare_data(DataConfig(source=str(folder), known="five", val_share=0))
+    assert data.train.labels.tolist() == (annotations.labels == 1).astype(int).tolist()
+    elsewhere = replace(annotations, root=tmp_path)
+    assert largest_shares(elsewhere) is None
 
 
 def test_voc_2012_tests_on_its_val_list(tmp_path: Path) -> None:

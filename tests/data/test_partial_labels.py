@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fewtags.data.partial_labels import hide_labels, single_positive
+from fewtags.data.partial_labels import TAGGERS, hide_labels, single_positive, tagged_by
 from fewtags.errors import UserError
 
 PROPORTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -128,3 +128,64 @@ def test_a_wrong_shape_is_told(truth):
 def test_a_wrong_seed_is_told(seed):
     with pytest.raises(UserError, match="whole number"):
         hide_labels(random_truth(), 0.5, seed=seed)
+
+
+# --- taggers that do not toss coins ---
+
+
+def a_truth(rows: int = 4000, columns: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    truth = rng.random((rows, columns)) < 0.5
+    return truth, np.where(truth, rng.random((rows, columns)), 0.0)
+
+
+@pytest.mark.parametrize("tagger", TAGGERS)
+def test_a_tagger_knows_only_what_is_there_and_the_seed_decides(tagger):
+    truth, shares = a_truth()
+    known = tagged_by(tagger, truth, 3, shares)
+    assert known.dtype == np.int8
+    assert not known[~truth].any()
+    assert (known == tagged_by(tagger, truth, 3, shares)).all()
+    if tagger != "five":
+        assert (known != tagged_by(tagger, truth, 4, shares)).any()
+
+
+def test_habits_differ_by_tag_and_not_by_size():
+    truth, shares = a_truth()
+    known = tagged_by("habit", truth, 0).astype(bool)
+    rates = known.sum(0) / truth.sum(0)
+    assert rates.max() - rates.min() > 0.2
+    assert abs(shares[known].mean() - shares[truth].mean()) < 0.02
+    many = np.ones((60, 3000), dtype=bool)
+    assert tagged_by("habit", many, 0).mean() == pytest.approx(1 / 3, abs=0.02)  # the mean of Beta(1.5, 3)
+
+
+def test_salience_follows_its_formula():
+    shares = np.repeat([[0.01, 0.09, 0.25, 1.0]], 20_000, axis=0)
+    known = tagged_by("salience", np.ones(shares.shape, dtype=bool), 0, shares)
+    assert known.mean(0) == pytest.approx([0.16, 0.48, 0.8, 0.95], abs=0.012)
+
+
+def test_both_is_habit_times_size():
+    shares = np.repeat([[0.04, 0.16]], 20_000, axis=0).repeat(5, axis=1)
+    truth = np.ones(shares.shape, dtype=bool)
+    rate = np.random.default_rng(7).beta(1.5, 3, 10)
+    expected = np.minimum(4 * rate * np.sqrt(shares[0]), 0.98)
+    assert tagged_by("both", truth, 7, shares).mean(0) == pytest.approx(expected, abs=0.012)
+
+
+def test_five_are_the_largest():
+    truth, shares = a_truth()
+    known = tagged_by("five", truth, 0, shares).astype(bool)
+    assert (known.sum(1) == np.minimum(truth.sum(1), 5)).all()
+    more = truth.sum(1) > 5
+    smallest = np.where(known, shares, 2.0).min(1)
+    largest_left = np.where(truth & ~known, shares, -1.0).max(1)
+    assert (smallest[more] >= largest_left[more]).all()
+
+
+def test_a_tagger_who_goes_by_size_needs_sizes_and_a_name():
+    with pytest.raises(UserError, match="how large things are"):
+        tagged_by("both", np.ones((2, 2), dtype=bool))
+    with pytest.raises(UserError, match="no tagger 'habits'"):
+        tagged_by("habits", np.ones((2, 2), dtype=bool))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from conftest import TinyConfig
 from fewtags.data.annotations import Annotations
@@ -15,8 +14,8 @@ from fewtags.data.prepare import split_data
 from fewtags.engine.prediction import predict_files
 from fewtags.engine.thresholds import choose_thresholds, f1_thresholds, known_positive_thresholds, thresholds_for
 from fewtags.engine.training import train
-from fewtags.models.curves import expected_f1_thresholds
 from fewtags.models.saved import SavedModel, load_model
+from fewtags.presence.thresholds import expected_f1_thresholds
 
 
 def f1(probabilities: np.ndarray, truth: np.ndarray, threshold: float) -> float:
@@ -126,16 +125,16 @@ def test_a_trained_model_has_thresholds_of_its_own_not_of_its_start(patches, tmp
     """refined without held-out images: by the F1 that its probabilities promise on the training images."""
     saved = fitted("refined", patches, tmp_path / "run")
     train_part = patches.split("train")
-    expected = expected_f1_thresholds(torch.from_numpy(probabilities_of(saved, train_part)))
+    expected = expected_f1_thresholds(probabilities_of(saved, train_part))
     np.testing.assert_allclose(saved.thresholds, expected, atol=1e-4)
-    at_start = saved.classifier.head.discriminant.thresholds.numpy()
+    at_start = saved.classifier.head.presence.thresholds.numpy()
     assert np.abs(saved.thresholds - at_start).max() > 1e-3
 
 
 def test_held_out_images_come_before_training_images(patches, tmp_path):
     val = replace(patches, splits=np.where(patches.splits == "test", "val", patches.splits))
     saved = fitted("refined", partly_known(val, "val"), tmp_path / "run", "data.known=null")
-    expected = expected_f1_thresholds(torch.from_numpy(probabilities_of(saved, val.split("val"))))
+    expected = expected_f1_thresholds(probabilities_of(saved, val.split("val")))
     np.testing.assert_allclose(saved.thresholds, expected, atol=1e-4)
 
 
@@ -170,7 +169,7 @@ def test_the_test_set_has_no_say(patches, tmp_path):
 
 def test_instant_keeps_what_it_chose_by_left_out_images(patches, tmp_path):
     saved = fitted("instant", patches, tmp_path / "run")
-    np.testing.assert_allclose(saved.thresholds, saved.classifier.head.discriminant.thresholds, atol=1e-5)
+    np.testing.assert_allclose(saved.thresholds, saved.classifier.head.presence.thresholds, atol=1e-5)
 
 
 # --- for a purpose ---

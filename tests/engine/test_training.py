@@ -83,8 +83,8 @@ def test_instant_learns_in_one_look(patches, tmp_path):
     assert result.last.map > 0.6
     assert result.best["epoch"] == 0
     saved = load_model(tmp_path / "run")
-    closed_form = saved.classifier.head.discriminant
-    assert closed_form.penalty > 0
+    closed_form = saved.classifier.head.presence
+    assert closed_form.weights.any()
     np.testing.assert_allclose(saved.thresholds, closed_form.thresholds, atol=1e-5)
 
 

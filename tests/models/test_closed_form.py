@@ -6,12 +6,13 @@ import torch.nn.functional as F
 
 import fewtags.models.closed_form as module
 from fewtags.contract import Batch
+from fewtags.errors import UserError
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.metrics import mean_average_precision
-from fewtags.models import self_labelling
-from fewtags.models.best_window import unit_windows
 from fewtags.models.closed_form import ClosedFormHead, Whiten
-from fewtags.models.discriminant import Basis, Discriminant, DiscriminantSums
 from fewtags.models.names import NameScorer
+from fewtags.presence.model import Presence
+from fewtags.presence.ridge import Basis, ImageSums
 
 DIM, NUM, CATEGORIES = 24, 600, 4
 
@@ -45,11 +46,11 @@ def started(world, **settings):
 def test_after_the_start_it_gives_the_closed_form_of_the_pooled_map(world):
     maps, _, labels = world
     head, start = started(world)
-    pooled = maps.mean((2, 3))
-    model = Discriminant.of(DiscriminantSums.of(pooled, labels), pooled, labels)
-    torch.testing.assert_close(head(maps).logits.sigmoid(), model.probabilities(pooled), rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(start.known_proportion, model.known_proportion)
-    torch.testing.assert_close(head.thresholds, model.thresholds, rtol=1e-3, atol=1e-4)
+    pooled, model = maps.mean((2, 3)), Presence(CATEGORIES, DIM)
+    fitted = model.fit(ImageSums.of(pooled, labels), pooled, labels)
+    torch.testing.assert_close(head(maps).logits, model.log_odds(pooled), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(start.known_proportion, model.known_proportion(fitted.left_out()), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(head.thresholds, model.thresholds, rtol=1e-3, atol=1e-3)
 
 
 def test_the_order_and_size_of_batches_do_not_matter(world):
@@ -60,12 +61,15 @@ def test_the_order_and_size_of_batches_do_not_matter(world):
     torch.testing.assert_close(head(world[0]).logits, other(world[0]).logits, rtol=1e-3, atol=1e-3)
 
 
-def test_refining_is_left_alone_where_held_back_labels_say_so(world, monkeypatch):
-    """Then the head is the closed form as it was."""
-    monkeypatch.setattr(self_labelling, "CONVINCING", 1e6)
-    (plain, _), (refined, start) = started(world), started(world, refine=True)
-    assert torch.equal(refined(world[0]).logits, plain(world[0]).logits)
-    assert "not used" in start.sentence
+def test_a_given_known_proportion_is_used_and_said(world):
+    _, start = started(world, known_proportion=0.2)
+    assert float(start.known_proportion.mean()) == pytest.approx(0.2, abs=0.02)
+    assert "(given)" in start.sentence
+    assert "(estimated)" in started(world)[1].sentence
+
+
+def test_a_setting_of_version_0_1_is_passed_over():
+    assert ClosedFormHead.Config(calibration="shared") == ClosedFormHead.Config()
 
 
 def name_scorer(world):
@@ -79,17 +83,19 @@ def name_scorer(world):
 
 
 def test_names_are_used_said_saved_and_loaded(world):
-    maps, truth, _ = world
+    """Where one positive of each category is known, they help."""
+    maps, truth, labels = world
+    first = labels * (labels.cumsum(0) == 1)
     head = ClosedFormHead(ClosedFormHead.Config(), DIM, CATEGORIES).eval()
     head.use_names(name_scorer(world))
     with torch.no_grad():
-        start = head.start(batches(world), NUM)
+        start = head.start(batches((maps, truth, first)), NUM)
         logits = head(maps).logits
     assert "Names: 4 of 4" in start.sentence
     assert "2: itself" in start.sentence
-    plain = started(world)[0](maps).logits
+    plain = started((maps, truth, first))[0](maps).logits
     with_names, without = (mean_average_precision(each.numpy(), truth.numpy()) for each in (logits, plain))
-    assert with_names > without
+    assert with_names > without + 0.01
     fresh = ClosedFormHead(head.config, DIM, CATEGORIES).eval()
     fresh.load_state_dict(head.state_dict())
     torch.testing.assert_close(fresh(maps).logits, logits)
@@ -119,7 +125,7 @@ def test_few_images_are_said_to_be_few(world):
 
 def test_whitening_keeps_the_directions_of_most_variance():
     features = torch.randn(500, 6) @ torch.randn(6, 6) + 3
-    basis = Basis.of(DiscriminantSums.of(features, torch.zeros(500, 1)))
+    basis = Basis.of(ImageSums.of(features, torch.zeros(500, 1)))
     whiten = Whiten(6, 2)
     whiten.set(basis)
     unit = F.normalize(features)
@@ -127,14 +133,6 @@ def test_whitening_keeps_the_directions_of_most_variance():
     values, vectors = torch.linalg.eigh(x.T @ x / len(x))
     expected = x @ vectors[:, -2:] / (values[-2:] + module.WHITENING).sqrt()
     torch.testing.assert_close(whiten(unit).abs(), expected.abs(), rtol=1e-2, atol=1e-3)
-
-
-def test_a_curve_for_all_categories_ranks_as_one_for_each(world):
-    maps, truth, _ = world
-    own, shared = (started(world, calibration=kind)[0](maps).logits for kind in ("category", "shared"))
-    maps_of = [mean_average_precision(logits.numpy(), truth.numpy()) for logits in (own, shared)]
-    assert maps_of[0] == pytest.approx(maps_of[1], abs=1e-4)
-    assert not torch.allclose(own, shared)
 
 
 def test_the_residual_is_zero_at_the_start_and_gets_gradients(world):
@@ -148,15 +146,6 @@ def test_the_residual_is_zero_at_the_start_and_gets_gradients(world):
     with_residual.residual.attended_weight.data.normal_()
     with_residual(maps).logits.sum().backward()
     assert all(parameter.grad.any() for parameter in with_residual.parameters())
-
-
-@pytest.mark.parametrize("shape", [(7, 7), (5, 4), (2, 6), (1, 1)])
-def test_windows_are_unit_length_averages(shape):
-    maps = torch.rand(3, DIM, *shape)
-    windows, grid = unit_windows(maps, 3)
-    pooled = F.avg_pool2d(maps, [min(3, side) for side in shape], stride=1)
-    assert grid == tuple(pooled.shape[2:])
-    torch.testing.assert_close(windows, F.normalize(pooled.flatten(2).transpose(1, 2), dim=-1))
 
 
 def test_first_queries_look_where_the_category_is(world):
@@ -181,3 +170,96 @@ def test_a_state_dict_carries_everything_that_prediction_needs(world):
     fresh = ClosedFormHead(head.config, DIM, CATEGORIES).eval()
     fresh.load_state_dict(head.state_dict())
     assert torch.equal(fresh(world[0]).logits, head(world[0]).logits)
+
+
+# --- changing labels ---
+
+
+def relabelled(world, *said):
+    head, _ = started(world)
+    for image, category, label in said:
+        head.relabel(world[0][image].mean((1, 2)), category, label)
+    return head
+
+
+def some_unknown(world, category, number):
+    """Images whose label is unknown, with the right answer."""
+    _, truth, labels = world
+    rows = (labels[:, category] == UNKNOWN).nonzero()[:number, 0].tolist()
+    return [(row, category, PRESENT if truth[row, category] else ABSENT) for row in rows]
+
+
+def test_saying_the_same_again_changes_nothing(world):
+    """Also of an image that was computed again with other last digits."""
+    said = some_unknown(world, 1, 3)
+    once, twice = relabelled(world, *said), relabelled(world, *said, *said)
+    torch.testing.assert_close(once(world[0]).logits, twice(world[0]).logits, rtol=1e-4, atol=1e-4)
+    image, category, label = said[0]
+    twice.relabel(world[0][image].mean((1, 2)) * 1.0001 + 1e-5, category, label)
+    assert len(twice.told_labels) == len(once.told_labels) == 3
+    torch.testing.assert_close(once(world[0]).logits, twice(world[0]).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_labels_may_come_in_any_order_and_a_change_of_mind_leaves_no_trace(world):
+    said = some_unknown(world, 1, 6)
+    forth, back = relabelled(world, *said), relabelled(world, *said[::-1])
+    torch.testing.assert_close(forth(world[0]).logits, back(world[0]).logits, rtol=1e-3, atol=1e-3)
+    undone = [(image, category, UNKNOWN) for image, category, _ in said]
+    before = started(world)[0](world[0]).logits
+    assert not torch.allclose(forth(world[0]).logits, before, atol=0.01)
+    assert torch.equal(relabelled(world, *said, *undone)(world[0]).logits, before)
+
+
+@pytest.mark.parametrize("label", [PRESENT, ABSENT])
+def test_a_label_moves_its_image_and_no_other_category(world, label):
+    before = started(world)[0](world[0]).logits
+    image = some_unknown(world, 2, 1)[0][0]
+    moved = relabelled(world, (image, 2, label))(world[0]).logits - before
+    assert label * float(moved[image, 2]) > 0.1
+    assert not moved[:, [0, 1, 3]].any()
+
+
+def test_what_was_said_is_saved(world):
+    said = some_unknown(world, 1, 4)
+    head, more = relabelled(world, *said), some_unknown(world, 1, 6)
+    fresh = ClosedFormHead(head.config, DIM, CATEGORIES).eval()
+    fresh.load_state_dict(head.state_dict())
+    for one in (head, fresh):
+        for image, category, label in (said[0], more[-1]):
+            one.relabel(world[0][image].mean((1, 2)), category, label)
+    assert len(fresh.told_labels) == 5
+    torch.testing.assert_close(fresh(world[0]).logits, head(world[0]).logits)
+
+
+def test_the_first_positives_of_a_category_that_nobody_labelled(world):
+    """They move its probabilities, and never to certainty."""
+    maps, truth, labels = world
+    labels = labels.clone()
+    labels[:, 3] = UNKNOWN
+    head, _ = started((maps, truth, labels))
+    for image in truth[:, 3].nonzero()[:5, 0].tolist():
+        head.relabel(maps[image].mean((1, 2)), 3, PRESENT)
+        chance = head(maps).logits[:, 3].sigmoid()
+        assert 0 < float(chance.min()) < float(chance.max()) < 0.99
+    assert chance[truth[:, 3]].mean() > chance[~truth[:, 3]].mean()
+
+
+def test_a_trained_residual_cannot_learn_single_labels(world):
+    head, _ = started(world, residual=True)
+    with pytest.raises(UserError, match="cannot learn single labels"):
+        head.relabel(world[0][0].mean((1, 2)), 0, PRESENT)
+
+
+@pytest.mark.parametrize("copies", [1, 20])
+@pytest.mark.parametrize("settings", [{}, {"windows": True}, {"residual": True}], ids=str)
+def test_one_photo_or_copies_of_it_make_a_working_tagger(copies, settings):
+    maps = torch.rand(1, DIM, 5, 4, generator=torch.Generator().manual_seed(0)).repeat(copies, 1, 1, 1)
+    labels = torch.zeros(copies, CATEGORIES, dtype=torch.int8)
+    labels[0, 0] = PRESENT
+    head = ClosedFormHead(ClosedFormHead.Config(**settings), DIM, CATEGORIES).eval()
+    with torch.no_grad():
+        head.start(batches((maps, None, labels)), copies)
+        assert head(maps).logits.isfinite().all()
+        if head.residual is None:
+            head.relabel(maps[0].mean((1, 2)), 1, PRESENT)
+            assert head(maps).logits.isfinite().all()

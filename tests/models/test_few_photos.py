@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fewtags.data.partial_labels import hide_labels, single_positive
-from fewtags.models.discriminant import Discriminant, DiscriminantSums
+from fewtags.presence.model import Presence
+from fewtags.presence.ridge import ImageSums
 
 DRAWS = 4
 
@@ -38,8 +39,9 @@ def test_precision_is_about_what_the_probabilities_promise(coco, known):
         complete = coco["train_truth"][rows]
         given = single_positive(complete, seed) if known == "single" else hide_labels(complete, known, seed)
         features, labels = torch.from_numpy(coco["train"][rows]), torch.from_numpy(given)
-        model = Discriminant.of(DiscriminantSums.of(features, labels), features, labels)
-        chance = model.probabilities(torch.from_numpy(coco["test"]))
+        model = Presence(labels.shape[1], features.shape[1])
+        model.fit(ImageSums.of(features, labels), features, labels)
+        chance = model.log_odds(torch.from_numpy(coco["test"])).sigmoid()
         predicted = chance >= model.thresholds
         off.append(float(chance[predicted].mean() - truth[predicted].double().mean()))
     assert abs(np.mean(off)) < 0.1

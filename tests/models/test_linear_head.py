@@ -126,6 +126,6 @@ def test_features_are_standardised_as_they_are_trained_on(method, plain, patches
         with torch.no_grad():
             pooled = [model.feature_map(loaded.batch.images).mean((2, 3)) for loaded in batches.epoch(0)]
         means[augment] = F.normalize(torch.cat(pooled), dim=1).mean(0)
-    found = model.head.discriminant.mean if plain else model.head.standardise.mean
+    found = model.head.presence.mean if plain else model.head.standardise.mean
     torch.testing.assert_close(found, means[not plain], rtol=1e-3, atol=1e-5)
     assert (means[True] - means[False]).abs().max() > 1e-3

@@ -16,8 +16,7 @@ from fewtags.data.prepare import split_data
 from fewtags.engine.prediction import predict_files
 from fewtags.engine.training import train
 from fewtags.errors import DataError
-from fewtags.models.leave_one_out import mean_log_rank
-from fewtags.models.logistic import STRENGTHS, LogisticHead, choose_strength, fit
+from fewtags.models.logistic import STRENGTHS, LogisticHead, choose_strength, fit, mean_log_rank
 from fewtags.models.saved import load_model
 
 

@@ -7,8 +7,9 @@ import torch
 from fewtags.data.partial_labels import hide_labels
 from fewtags.metrics import mean_average_precision
 from fewtags.models.backbones import create_backbone
-from fewtags.models.discriminant import Discriminant, DiscriminantSums, unit_length
 from fewtags.models.names import find_names
+from fewtags.presence.model import Presence
+from fewtags.presence.ridge import ImageSums, unit_length
 
 IMAGES = 4000
 
@@ -32,11 +33,11 @@ def photos(shared):
 def map_on_test(photos, known, order):
     (features, truth, names), (new, new_truth, new_names), named = photos
     labels = torch.from_numpy(hide_labels(truth, known, 0))
-    model = Discriminant(80, features.shape[1])
+    model = Presence(80, features.shape[1])
     given = None if order is None else names[:, order]
     with torch.no_grad():
         model.fit(
-            DiscriminantSums.of(features, labels),
+            ImageSums.of(features, labels),
             features,
             labels,
             names=given,

@@ -52,11 +52,11 @@ def test_the_address_is_printed_the_page_served_and_ctrl_c_ends_it(run):
 
 
 def test_features_are_computed_once_and_anew_when_an_image_changes(run, monkeypatch):
-    from fewtags.review import features
+    from fewtags.engine import model_outputs
 
     computed = []
-    original = features.pooled_features
-    monkeypatch.setattr(features, "pooled_features", lambda *a, **k: computed.append(1) or original(*a, **k))
+    original = model_outputs.compute_outputs
+    monkeypatch.setattr(model_outputs, "compute_outputs", lambda *a, **k: computed.append(1) or original(*a, **k))
     first = open_review(run, quiet=True).session
     again = open_review(run, quiet=True).session
     assert computed == [1]

@@ -560,3 +560,51 @@ def test_a_finger_selects_by_touching(server, open_page):
     tile(page, 2).locator(".answer.yes").tap()
     expect(tile(page, 2).locator(".state")).to_have_text("✓ Yes")
     assert len(server.store.labels()) == 1
+
+
+# --- an audit ---
+
+
+def test_an_audit_of_50_questions_by_keyboard_killed_in_the_middle_and_continued(tmp_path, open_page):
+    server = ProcessServer(tmp_path)
+    page = open_page(server.url)
+    buttons = page.locator("#queues button")
+    expect(buttons.first).to_have_text("Audit")
+    buttons.first.click()
+    expect(page.locator(".audit-progress")).to_have_text("1 of 50")
+    expect(page.locator(".audit-estimate")).to_contain_text("Not audited yet")
+    tags = set()
+    for place in range(20):
+        expect(page.locator(".audit-progress")).to_have_text(f"{place + 1} of 50")
+        tags.add(page.locator(".audit-tag").inner_text())
+        press(page, "axxu"[place % 4])
+    wait_saved(page)
+    assert len(tags) > 1  # across all tags
+    press(page, "z")
+    expect(page.locator(".audit-progress")).to_have_text("20 of 50")
+    press(page, "u")
+    expect(page.locator(".audit-estimate")).to_contain_text("15 audited labels")
+    question = page.locator(".audit-tag").inner_text(), page.locator(".big-picture").get_attribute("data-image")
+    server.stop()
+
+    again = ProcessServer(tmp_path)
+    page = open_page(again.url + "&queue=audit")
+    expect(page.locator(".audit-progress")).to_have_text("21 of 50")
+    assert question == (
+        page.locator(".audit-tag").inner_text(),
+        page.locator(".big-picture").get_attribute("data-image"),
+    )
+    for _ in range(30):
+        press(page, "x")  # as fast as one can
+    expect(page.locator(".audit-question")).to_contain_text("All questions of this wave are answered")
+    expect(page.locator(".audit-estimate")).to_contain_text("45 audited labels")
+    expect(page.locator(".audit-estimate")).to_contain_text("By the answers alone")
+    labels = again.store.labels()
+    assert len(labels) == 50
+    assert {row.queue for row in again.store} == {"audit"}
+    assert {question.label for question in again.store.questions()} == set(labels)
+    page.get_by_role("button", name="Ask another wave").click()
+    expect(page.locator(".audit-progress")).to_have_text("1 of 50")
+    page.locator("#tag-list button, #tag-list li").first.click()
+    expect(page.locator(".count-line")).to_contain_text("shown")  # a tag of the list leaves the audit
+    again.stop()

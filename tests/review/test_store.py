@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fewtags.errors import UserError
-from fewtags.review.store import Conflict, Counts, DecisionStore, Draft, decisions_file
+from fewtags.review.store import Conflict, Counts, DecisionStore, Draft, Question, decisions_file
 
 PRESENT, UNKNOWN, ABSENT = 1, 0, -1
 
@@ -151,3 +151,34 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path):
     labels = DecisionStore(file).labels()
     assert all(labels[f"{number}.jpg", "dog"] == 1 for number in range(acknowledged + 1))
     assert len(labels) % 2 == 0  # a step is there with both of its decisions or not at all
+
+
+# --- questions of audits ---
+
+
+def test_questions_of_an_audit_are_kept_and_never_changed(tmp_path):
+    file = tmp_path / "decisions.sqlite"
+    questions = [Question(1, 0, "a.jpg", "dog", 0.25, 1, 0), Question(1, 1, "b.jpg", "cat", 0.01, 3, 0)]
+    with DecisionStore(file) as store:
+        store.ask(questions)
+    with DecisionStore(file) as store:
+        assert store.questions() == questions
+        with pytest.raises(sqlite3.IntegrityError, match="never changed"):
+            store._connection.execute("UPDATE questions SET inclusion = 0.5")
+        with pytest.raises(sqlite3.IntegrityError):
+            store.ask(questions)  # a wave is drawn once
+        assert store.questions() == questions
+
+
+def test_a_file_without_questions_is_read_and_gets_them(tmp_path):
+    file = tmp_path / "decisions.sqlite"
+    with DecisionStore(file) as store:
+        store.append([Draft("a.jpg", "dog", 0, 1)], reviewer="ann", queue="missing", run="")
+        for trigger in ("questions_stay", "questions_keep"):
+            store._connection.execute(f"DROP TRIGGER {trigger}")
+        store._connection.execute("DROP TABLE questions")
+    with DecisionStore(file, read_only=True) as store:
+        assert store.questions() == []
+    with DecisionStore(file) as store:
+        store.ask([Question(1, 0, "b.jpg", "dog", 0.5, 1, 1)])
+        assert len(store.questions()) == len(store.labels()) == 1

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from fewtags.estimates import ASSUMPTION
 from fewtags.experiments.comparison import Comparison
+from fewtags.presence.summary import NOT_AUDITED
 from fewtags.wording import plural
 
 COLUMNS = (("map", "mAP"), ("of1", "OF1"), ("cf1", "CF1"))
@@ -16,7 +16,7 @@ COLUMNS = (("map", "mAP"), ("of1", "OF1"), ("cf1", "CF1"))
 def tables(comparison: Comparison, per_category: bool) -> Iterator[Table | str]:
     yield run_table(comparison)
     if comparison.estimated:
-        yield ASSUMPTION
+        yield NOT_AUDITED
     if per_category:
         yield category_table(comparison)
 

@@ -25,6 +25,7 @@ from fewtags.discovery import UNDECIDED, Discovery, LabelTable, OpenRun, open_ru
 from fewtags.engine.model_outputs import model_outputs
 from fewtags.errors import UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT
+from fewtags.presence.summary import estimate_lines
 from fewtags.progress import working
 from fewtags.review.store import DecisionStore, decisions_file, has_decisions
 
@@ -140,12 +141,8 @@ def label_table(found: Found, table: LabelTable, title: str, shown: int = SHOWN)
 
 def precision_lines(found: Found) -> Iterator[str]:
     """How many in the list are expected to be right, and how many are, if the complete labels are known."""
-    table, discovery = found.discovery.missing, found.discovery
-    about = (
-        f"About {discovery.expected:,.0f} tags are missing in {len(found.images):,} images (an estimate): "
-        f"{found.open.judge.curves.known_proportion:.0%} of the present tags seem to be known."
-    )
-    yield about
+    table = found.discovery.missing
+    yield from estimate_lines(found.open.estimates())
     for depth in table.depths():
         line = f"first {depth:>7,}   expected precision {table.expected_precision(depth):6.1%} (estimate)"
         if found.truth is not None:

@@ -13,11 +13,11 @@ from fewtags.commands.models import How, OpenModel, open_model
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.engine.onnx_tagger import is_exported
-from fewtags.engine.predictions import Predictions, gathered, measure, prediction_bins
+from fewtags.engine.predictions import Predictions, gathered, measure
 from fewtags.errors import DataError, QualityTooLow, UserError, did_you_mean
-from fewtags.estimates import estimate_lines, estimate_quality
 from fewtags.labels import PRESENT, SPLITS
 from fewtags.metrics import Scores
+from fewtags.presence.summary import estimate_lines
 from fewtags.progress import progress_bar
 from fewtags.wording import plural
 
@@ -26,7 +26,7 @@ from fewtags.wording import plural
 class Evaluation:
     scores: Scores  # if labels are partial: over the known ones, or with unknown as absent
     categories: list[str]
-    estimates: dict[str, Any] | None  # if labels are partial; see fewtags.estimates
+    estimates: dict[str, Any] | None  # if labels are partial; see fewtags.presence.estimates
     warnings: list[str]
 
     @property
@@ -83,15 +83,13 @@ def estimate(
     split: str | None,
 ) -> dict[str, Any] | None:
     """Estimates from the known tags. For the run's own data, the known proportion comes from its result.json."""
-    known = None
-    if run is not None:
-        if split == "train":
-            return None  # the model was trained on these labels
-        from fewtags.engine.quality import estimated_proportion
-        from fewtags.engine.run_folder import RunFolder
+    if run is not None and split == "train":
+        return None  # the model was trained on these labels
+    from fewtags.engine.quality import estimate_predictions, estimated_proportion
+    from fewtags.engine.run_folder import RunFolder
 
-        known = estimated_proportion(RunFolder(run))
-    return estimate_quality(prediction_bins(predictions, part, thresholds), known).as_json(categories)
+    known = None if run is None else estimated_proportion(RunFolder(run))
+    return estimate_predictions(predictions, part.labels, thresholds, known).as_json(categories)
 
 
 def own_part(

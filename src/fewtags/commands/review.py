@@ -27,7 +27,9 @@ def review(
     read_only: bool = False,
     browser: bool = True,
     quiet: bool = False,
+    at: str = "",
 ) -> None:
+    """`at` is where on the page to begin, as the rest of its address."""
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise MissingExtra("The review page", "review")
     if not quiet:
@@ -71,7 +73,7 @@ def review(
             "The connection is not encrypted.",
             file=sys.stderr,
         )
-    link = f"{address.origin}/?token={token}"
+    link = f"{address.origin}/?token={token}{at}"
     opened.pictures.start()
     listening.listen(128)
     print(link, flush=True)

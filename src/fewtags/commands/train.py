@@ -15,10 +15,10 @@ from fewtags.engine.record import load_run_config, load_run_data, new_place
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.training import score_line, train
 from fewtags.errors import RunFailed, UserError
-from fewtags.estimates import estimate_lines
 from fewtags.experiments.report import write_report
 from fewtags.loggers import opened
 from fewtags.methods import objective_class
+from fewtags.presence.summary import estimate_lines
 
 
 def train_settings(data: str | None, settings: Sequence[str], shortcuts: Mapping[str, Any]) -> RunConfig:

@@ -7,7 +7,10 @@ from operator import index
 
 import numpy as np
 
-from fewtags.errors import UserError
+from fewtags.errors import UserError, did_you_mean
+
+TAGGERS = ("salience", "habit", "both", "five")  # see `tagged_by`
+MOST_TAGS = 5
 
 
 def hide_labels(truth: np.ndarray, proportion: float, seed: int = 0) -> np.ndarray:
@@ -43,6 +46,35 @@ def single_positive(truth: np.ndarray, seed: int = 0) -> np.ndarray:
     return known
 
 
+def tagged_by(tagger: str, truth: np.ndarray, seed: int = 0, shares: np.ndarray | None = None) -> np.ndarray:
+    """What people might have tagged, who do not toss coins: int8 [N, C], 1 known present and 0 unknown.
+
+    - habit: each tag has its own rate, drawn from Beta(1.5, 3);
+    - salience: the larger a thing is, the more often it is tagged: 1.6 sqrt(share), at most 0.95;
+    - both: 4 rate sqrt(share), at most 0.98;
+    - five: the five largest things of an image are tagged.
+
+    `shares` [N, C] is the part of the picture that the largest object of each present tag covers; habit needs none.
+    """
+    positive = positives(truth)
+    if tagger not in TAGGERS:
+        raise UserError(f"There is no tagger '{tagger}'; {did_you_mean(tagger, TAGGERS)}")
+    if tagger != "habit" and (shares is None or shares.shape != positive.shape):
+        raise UserError(f"The tagger '{tagger}' goes by how large things are, which these labels do not tell.")
+    draw = _draw((len(positive) + 1, *positive.shape[1:]), seed)[1:]  # unlike those of `hide_labels`
+    rate = np.random.default_rng(_whole(seed)).beta(1.5, 3, positive.shape[1])
+    if tagger == "habit":
+        return (positive & (draw < rate)).astype(np.int8)
+    assert shares is not None
+    if tagger == "five":
+        size = np.where(positive, shares + 1e-9 * draw, -1.0)  # of equal ones, any
+        rank = np.argsort(np.argsort(-size, axis=1, kind="stable"), axis=1, kind="stable")
+        return (positive & (rank < MOST_TAGS)).astype(np.int8)
+    root = np.sqrt(shares.clip(0, 1))
+    chance = np.minimum(1.6 * root, 0.95) if tagger == "salience" else np.minimum(4 * rate * root, 0.98)
+    return (positive & (draw < chance)).astype(np.int8)
+
+
 def positives(labels: np.ndarray) -> np.ndarray:
     """Which entries of a label matrix of 1, 0, -1 or bool are present: bool [N, C]. Raises UserError for other
     matrices."""
@@ -62,6 +94,17 @@ def positives(labels: np.ndarray) -> np.ndarray:
 def _draw(shape: tuple[int, ...], seed: int) -> np.ndarray:
     """U of the protocol: one uniform number per entry, from NumPy's legacy generator as in the paper's own code."""
     try:
-        return np.random.RandomState(index(seed)).random_sample(shape)
-    except (TypeError, ValueError):
-        raise UserError(f"The seed is {seed!r}; it should be a whole number from 0 to {2**32 - 1}.") from None
+        return np.random.RandomState(_whole(seed)).random_sample(shape)
+    except ValueError:
+        raise _not_a_seed(seed) from None
+
+
+def _whole(seed: int) -> int:
+    try:
+        return index(seed)
+    except TypeError:
+        raise _not_a_seed(seed) from None
+
+
+def _not_a_seed(seed: object) -> UserError:
+    return UserError(f"The seed is {seed!r}; it should be a whole number from 0 to {2**32 - 1}.")

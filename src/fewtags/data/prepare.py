@@ -13,7 +13,8 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.audit import count_by_kind, quick_findings
 from fewtags.data.decisions import decided, latest, read_decisions
 from fewtags.data.formats import read_annotations
-from fewtags.data.partial_labels import hide_labels, single_positive
+from fewtags.data.formats.voc import largest_shares
+from fewtags.data.partial_labels import hide_labels, single_positive, tagged_by
 from fewtags.data.splitting import stratified_split
 from fewtags.errors import DataError, UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
@@ -32,9 +33,11 @@ class DataConfig(Settings):
     """Name of the layout, if it is not detected."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the reader, such as `data.options.zero=absent` for one-hot files."""
-    known: float | Literal["single"] | None = None
+    known: float | Literal["single", "salience", "habit", "both", "five"] | None = None
     """For experiments on complete labels: the share of positives that stay known, or "single" for one per image. With 0
-    only the names of the categories are used."""
+    only the names of the categories are used. People choose otherwise than coins: "habit" knows each tag at its own
+    rate, "salience" what is large, "both" by both, "five" the five largest things of an image (the last three need
+    boxes, as in VOC)."""
     mask_seed: int = 0
     """Which positives stay known; 0 is the paper's draw."""
     decisions: str | None = None
@@ -129,6 +132,9 @@ def observe(train: Annotations, config: DataConfig) -> tuple[Annotations, np.nda
         labels = np.zeros_like(truth)
     elif config.known == "single":
         labels = single_positive(truth == PRESENT, config.mask_seed)
+    elif isinstance(config.known, str):
+        shares = None if config.known == "habit" else largest_shares(train)
+        labels = tagged_by(config.known, truth == PRESENT, config.mask_seed, shares)
     else:
         labels = hide_labels(truth == PRESENT, config.known, config.mask_seed)
     return replace(train, labels=train.tree.closed(labels, train.categories)), truth

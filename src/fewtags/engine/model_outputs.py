@@ -6,9 +6,11 @@ run are cached in its folder and reused as long as the model and the image files
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +34,9 @@ from fewtags.engine.runtime import choose_runtime
 from fewtags.errors import DataError, RunFailed
 from fewtags.locks import one_at_a_time
 from fewtags.models.build import first_trained
-from fewtags.models.discriminant import unit_length
 from fewtags.models.saved import SavedModel
 from fewtags.models.tensor_files import add_tensors
+from fewtags.presence.ridge import unit_length
 
 ROWS_AT_ONCE = 4096
 NAMES = ("logits", "features")
@@ -78,6 +80,13 @@ def model_outputs(
 ) -> ModelOutputs:
     """The outputs cached in `folder`, else computed now. With the run's `config`, its feature cache is used."""
     place = folder / outputs_key(saved, annotations)
+    if not can_write(folder):  # on a read-only disk what is there is used, and what is not is made elsewhere
+        outputs = read_outputs(place)
+        if outputs is not None:
+            return outputs
+        folder = Path(tempfile.mkdtemp(prefix="fewtags-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        place = folder / place.name
     with one_at_a_time(place):
         outputs = read_outputs(place)
         if outputs is None:
@@ -92,6 +101,15 @@ def model_outputs(
         raise RunFailed(f"{place} cannot be read back correctly; is the disk damaged?")
     (place / "about.json").touch()  # used last
     return outputs
+
+
+def can_write(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def read_outputs(place: Path) -> ModelOutputs | None:

@@ -12,7 +12,6 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.remote import remote_url
 from fewtags.data.tag_tree import TagTree
 from fewtags.errors import DataError
-from fewtags.estimates import ScoreBins, log_odds
 from fewtags.metrics import Scores, evaluate_scores
 
 NO_TREE = TagTree()
@@ -89,10 +88,3 @@ def measure(predictions: Predictions, annotations: Annotations, threshold: float
 
     truth, mask = measurable(annotations.labels[predictions.read])
     return evaluate_scores(predictions.probabilities[predictions.read], truth, mask=mask, threshold=threshold)
-
-
-def prediction_bins(predictions: Predictions, part: Annotations, thresholds: np.ndarray | float) -> ScoreBins:
-    """For the readable images."""
-    read = predictions.read
-    limits = log_odds(np.asarray(thresholds, dtype=float))
-    return ScoreBins.of(log_odds(predictions.probabilities[read]), part.labels[read], limits)

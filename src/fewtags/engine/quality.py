@@ -1,8 +1,8 @@
-"""Quality of a run without complete labels: estimates from the known tags.
+"""Quality of a run without complete labels: estimates from the known tags and the answers.
 
-`instant` is judged on its training images, leaving each label out. A trained model knows its training labels too
-well for that: it is judged on the known tags of the validation images, with the known proportion and the number of
-missing tags from the closed form on the training images' features.
+How complete the labels are, and how many tags are missing, is judged by the closed form on the training images, each
+label without itself (`engine.judge`). How well a trained model ranks is judged on the known tags of its validation
+images, as it knows its training labels too well; `instant` is judged on its training images.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from fewtags import distributed
 from fewtags.data.prepare import RunData
-from fewtags.engine.left_out import LeftOut
+from fewtags.engine.judge import Judge
 from fewtags.engine.model_outputs import model_outputs
-from fewtags.engine.predictions import prediction_bins
+from fewtags.engine.predictions import Predictions
 from fewtags.engine.run import Run, has_labels
 from fewtags.engine.run_folder import RunFolder
-from fewtags.estimates import Curves, Estimates, estimate_quality, fit_curves
-from fewtags.labels import PRESENT
+from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.saved import SavedModel, read_object
+from fewtags.presence.answers import Correction
+from fewtags.presence.estimates import Estimates, Judged, estimate, judge_scores, log_odds
 
 QUALITY = ("num_images", "map", "of1", "cf1", "op", "or_", "cp", "cr")
 CATEGORY_QUALITY = ("ap", "precision", "recall")
@@ -32,38 +34,61 @@ def estimate_run(run: Run, saved: SavedModel) -> dict[str, Any] | None:
     parts = (run.data.train, run.data.val, run.data.test)
     if any(part is not None and part.complete for part in parts) or not has_labels(run.data):
         return None
-    reviewed = run.data.given is not None  # reviewed labels are not a random sample; given ones are
-    judged_by_itself = run.left_out is not None and not run.learner.objective.trains and not reviewed
-    bins, known = (None, None) if reviewed else (run.left_out, run.known_proportion)
-    if bins is None:
+    judged, correction = run.judged, None
+    if judged is None or run.data.given is not None:
         if distributed.world_size() > 1:
             return None
-        judge = left_out(run, saved)
-        bins, known = judge.bins, judge.curves.known_proportion
-    record = without_found(estimate_quality(bins, known).as_json(saved.categories), run.data)
+        judge = judge_run(run, saved)
+        correction = learn_decisions(judge, run.data)
+        judged = judge.judged()
+    correction = correction or no_answers(judged)
+    judged_by_itself = run.judged is not None and not run.learner.objective.trains
+    thresholds = saved.thresholds if judged_by_itself else 0.5
+    record = without_found(estimate(judged, correction, thresholds).as_json(saved.categories), run.data)
     if judged_by_itself:
         return {**record, "judged_on": "training images, leaving each label out"}
-    quality = held_out_quality(run, saved.thresholds, fit_curves(bins, known))
+    quality = held_out_quality(run, saved.thresholds, record["known_proportion"][0])
     other = None if quality is None else quality.as_json(saved.categories)
     return {**with_quality(record, other), "judged_on": "validation images" if other else None}
 
 
-def left_out(run: Run, saved: SavedModel) -> LeftOut:
+def judge_run(run: Run, saved: SavedModel) -> Judge:
     """From another pass over the training images; its outputs are cached for `fewtags discover`."""
     train, folder = run.data.train, run.files.outputs
     outputs = model_outputs(saved, train, folder, config=run.config, device=str(run.device), quiet=run.log.quiet)
     saved.classifier.takes_maps = run.learner.model.takes_maps
-    return LeftOut.of(outputs, train.labels if run.data.given is None else run.data.given)
+    return Judge.of(outputs, train.labels if run.data.given is None else run.data.given, saved.classifier.head)
 
 
-def held_out_quality(run: Run, thresholds: np.ndarray, like: Curves) -> Estimates | None:
+def learn_decisions(judge: Judge, data: RunData) -> Correction | None:
+    """What a review said about labels that were unknown."""
+    if data.given is None:
+        return None
+    rows, columns = np.nonzero((data.given == UNKNOWN) & (data.train.labels != UNKNOWN))
+    return judge.learn(rows, columns, data.train.labels[rows, columns])
+
+
+def no_answers(judged: Judged) -> Correction:
+    nothing = torch.zeros(0)
+    return Correction.of(nothing, nothing.long(), nothing, judged.labels.shape[1], judged.uncertain)
+
+
+def held_out_quality(run: Run, thresholds: np.ndarray, known_proportion: float) -> Estimates | None:
     """From the validation images, else the test images; None if neither has known tags."""
     split = "val" if run.data.val is not None else "test"
     part = run.data.val if split == "val" else run.data.test
     if part is None or not (part.labels == PRESENT).any():
         return None
-    bins = prediction_bins(run.latest[split].predictions, part, thresholds)
-    return estimate_quality(bins, like.known_proportion, like)
+    return estimate_predictions(run.latest[split].predictions, part.labels, thresholds, known_proportion)
+
+
+def estimate_predictions(
+    predictions: Predictions, labels: np.ndarray, thresholds: np.ndarray | float, known_proportion: float | None
+) -> Estimates:
+    """The quality of a model's predictions for images it was not trained on, by their known tags."""
+    probabilities, said = predictions.probabilities[predictions.read], labels[predictions.read]
+    judged = judge_scores(log_odds(probabilities), said, known_proportion)
+    return estimate(judged, no_answers(judged), thresholds, probabilities)
 
 
 def without_found(record: dict[str, Any], data: RunData) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from fewtags.engine.predictions import Predictions
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
 from fewtags.errors import DataError, UserError
-from fewtags.estimates import ScoreBins
 from fewtags.labels import PRESENT
 from fewtags.methods import objective_class
 from fewtags.methods.base import Learner
@@ -36,6 +35,7 @@ from fewtags.models.build import build_classifier, is_from_scratch, make_problem
 from fewtags.models.classifier import Classifier
 from fewtags.models.heads import Head
 from fewtags.models.quick_timm import ModelEmaV3
+from fewtags.presence.estimates import Judged
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Run:
     num_collected: int = 0  # accumulated batches not yet applied; a checkpoint is written when there are none
     totals: dict[str, float] = field(default_factory=dict)  # of the current epoch
     best: dict[str, Any] = field(default_factory=dict)
-    left_out: ScoreBins | None = None  # of the start, if made in this session; see contract.Start,
+    judged: Judged | None = None  # of the start, if made in this session; see contract.Start,
     known_proportion: float | None = None  # and this, as a mean over the categories
     broken: dict[str, str] = field(default_factory=dict)  # image files that could not be read, and why
     seconds: float = 0.0  # spent training, over all sessions

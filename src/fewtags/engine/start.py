@@ -32,7 +32,7 @@ def start_head(run: Run) -> None:
     run.log.say(start.sentence)
     if decided is not None and not run.learner.objective.trains:
         decided.tell(model.head)
-    run.left_out = start.left_out
+    run.judged = start.judged
     run.known_proportion = None if start.known_proportion is None else float(start.known_proportion.mean())
     model.train(was_training)
     if run.ema is not None:
@@ -96,6 +96,6 @@ class Decided:
     def tell(self, head: Head) -> None:
         """The decided labels; where the head is trained further, its training learns them instead."""
         rows, features = (gather_rows(torch.cat(part)) for part in (self.rows, self.features))
-        for row, feature in zip(rows.tolist(), features, strict=True):
-            for column in self.changed[row].nonzero()[:, 0].tolist():
-                head.relabel(feature, column, int(self.labels[row, column]))
+        place, column = self.changed[rows].nonzero(as_tuple=True)
+        if len(place):
+            head.relabel(features[place], column, self.labels[rows[place], column], answers=True)

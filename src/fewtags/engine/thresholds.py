@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from fewtags.labels import PRESENT, UNKNOWN
-from fewtags.models.curves import expected_f1_thresholds
+from fewtags.presence.thresholds import expected_f1_thresholds
 
 
 def choose_thresholds(probabilities: np.ndarray, labels: np.ndarray, *, calibrated: bool = False) -> np.ndarray:
@@ -22,7 +21,7 @@ def choose_thresholds(probabilities: np.ndarray, labels: np.ndarray, *, calibrat
     if (labels != UNKNOWN).all():
         return f1_thresholds(probabilities, labels == PRESENT)
     if calibrated:
-        return expected_f1_thresholds(torch.from_numpy(probabilities)).numpy()
+        return expected_f1_thresholds(probabilities)
     return known_positive_thresholds(probabilities, labels)
 
 

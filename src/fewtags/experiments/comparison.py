@@ -12,11 +12,11 @@ import numpy as np
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import measurable
-from fewtags.engine.quality import estimated_proportion
+from fewtags.engine.predictions import Predictions
+from fewtags.engine.quality import estimate_predictions, estimated_proportion
 from fewtags.engine.record import load_labels, load_run_config
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
-from fewtags.estimates import ScoreBins, estimate_quality, log_odds
 from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.metrics import evaluate_scores
 from fewtags.models.saved import read_object
@@ -109,7 +109,7 @@ def compared(folder: Path, probabilities: np.ndarray, labels: np.ndarray, comple
         return ComparedRun(**about, map=scores.map, of1=scores.of1, cf1=scores.cf1, ap=ap)
     if not (labels[read] == PRESENT).any():
         raise DataError("None of the images the runs have in common has a known tag.")
-    bins = ScoreBins.of(log_odds(probabilities[read]), labels[read], 0.0)
-    estimates = estimate_quality(bins, estimated_proportion(RunFolder(folder)), num_draws=2)
+    predictions = Predictions(probabilities[read], {})
+    estimates = estimate_predictions(predictions, labels[read], 0.5, estimated_proportion(RunFolder(folder)))
     ap = [None if np.isnan(value) else float(value) for value in estimates.ap[:, 0]]
     return ComparedRun(**about, map=estimates.map.value, of1=estimates.of1.value, cf1=estimates.cf1.value, ap=ap)

@@ -26,9 +26,7 @@ ABLATIONS = {  # a method, and it without some of its parts
     "caldnr": ("cssl", "cald-no-catu", "cald", "canr-no-catu", "canr", "caldnr"),  # the paper's Table 2
     "refined": (
         "refined-an",
-        "refined-discover-shared",
         "refined-discover",
-        "refined-reject-shared",
         "refined-reject",
         "refined",
     ),

@@ -34,7 +34,7 @@ from torch import Tensor
 from fewtags.contract import Batch, Outputs, Problem, Progress, Start, StepResult
 from fewtags.distributed import sum_across_ranks
 from fewtags.methods.base import Objective
-from fewtags.models.curves import soften
+from fewtags.presence.observation import soften
 from fewtags.settings import Settings
 
 

@@ -1,8 +1,6 @@
-"""A head that starts at the closed form of `models.discriminant`, computed in one pass over the images, and may learn
-more.
+"""A head that starts at the closed form of `presence`, computed in one pass over the images, and may learn more.
 
-    logits = instant(pooled map, names)               fixed after the start; the method `instant` is just this. With
-                                                      `windows`, its scores are mixed with the best window's
+    logits = presence(pooled map, names, windows)     fixed after the start; the method `instant` is just this
            + W' x + b                                 what training adds: x is the whitened pooled feature,
            + v_c . sum_l attention_cl y_l             y_l the whitened windows of the map, attended to by each category
 
@@ -12,34 +10,35 @@ the closed form, and a prior shrinks towards it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fewtags import distributed
 from fewtags.contract import Batch, Outputs, Problem, Start, WordVectors
-from fewtags.errors import DataError
-from fewtags.estimates import ScoreBins
+from fewtags.errors import DataError, UserError
 from fewtags.labels import PRESENT, UNKNOWN
-from fewtags.models.best_window import BestWindow, LeftOutWindows, overlapping_by_half, unit_windows
-from fewtags.models.discriminant import Basis, Discriminant, DiscriminantSums, unit_length
 from fewtags.models.heads import Head
-from fewtags.models.label_memory import LabelMemory
-from fewtags.models.leave_one_out import Choice
 from fewtags.models.names import NameScorer
-from fewtags.models.self_labelling import Round, refine
+from fewtags.presence.estimates import Judged
+from fewtags.presence.model import Fitted, Presence
+from fewtags.presence.observation import Observation
+from fewtags.presence.ridge import Basis, ImageSums, unit_length
+from fewtags.presence.windows import ENTRIES, best_left_out, overlapping_by_half, unit_windows
 from fewtags.settings import Settings
 
-KEEP = 2**28  # values: the pooled features kept to choose the penalty and to calibrate (1 GB)
+KEEP = 2**28  # values: the pooled features kept for the regression (1 GB)
 WINDOW_ROWS = 30_000  # windows used to compute the directions of the whitening
 NAME_SHARPNESS = 0.7  # classifiers are trained on one object per picture, photos show several
 FEW_IMAGES = 200
 MOST_NAMES_SAID = 25
 WHITENING = 2.0  # added to the eigenvalues when features are whitened for the residual
+SAME_IMAGE = 0.02  # unit-length features closer than this are of the same image
 
 
 class ClosedFormHead(Head["ClosedFormHead.Config"]):
@@ -50,12 +49,9 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         """Use of the category names: "auto" uses the classifier the backbone was pretrained with, "none" uses only
         labels, and the path of a file says what individual names mean."""
         refine: bool = False
-        """Fit a second time, with unknown labels weighted by their probability of being present, if it helps to rank
-        held-out known labels."""
+        """Fit a second time, with unknown labels counting as positives by their probability of being present."""
         windows: bool = False
-        """Score the windows of the map too, and mix the best one's score with that of the whole image."""
-        calibration: str = Field("category", pattern="^(category|shared)$")
-        """From scores to probabilities with one curve per category, or one shared curve."""
+        """Score the windows of the map too: what fills a part of an image is diluted in the average over all of it."""
         residual: bool = False
         """Train a residual on top of the closed form."""
         prior: float = Field(0.03, ge=0)
@@ -68,22 +64,34 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         width: int = Field(512, ge=1)
         """Number of directions of the windows to keep, by variance."""
 
+        @model_validator(mode="before")
+        @classmethod
+        def without_calibration(cls, values: Any) -> Any:
+            """Version 0.1 had a setting for one curve for all categories."""
+            return (
+                {key: value for key, value in values.items() if key != "calibration"}
+                if isinstance(values, dict)
+                else values
+            )
+
     needs_start = True
     uses_names = True
+    assumes_random_labels = True
 
     feature_norm: Tensor
+    told_features: Tensor
+    told_labels: Tensor
 
     def __init__(self, config: Config, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__(config, in_channels, num_categories)
-        # Single labels can be added only if nothing but labels made the model: no self-labelling, no training.
-        keeps_sums = not (config.residual or config.refine)
-        self.assumes_random_labels = not config.refine
-        self.discriminant = Discriminant(num_categories, in_channels, keeps_sums=keeps_sums)
+        self.presence = Presence(num_categories, in_channels)
         self.names: NameScorer | None = None
         self.register_buffer("feature_norm", torch.ones(()))  # mean length of the pooled features
+        # Decisions that `relabel` was told: of which image, and [n, 3] its place there, category and label.
+        self.register_buffer("told_features", torch.zeros(0, in_channels))
+        self.register_buffer("told_labels", torch.zeros(0, 3, dtype=torch.int32))
         self.residual = Residual(config, in_channels, num_categories) if config.residual else None
-        self.best_window = BestWindow(num_categories) if config.windows else None
-        self.looks_at_the_average = self.residual is None and self.best_window is None
+        self.looks_at_the_average = not config.residual and not config.windows
         self.feature_dim = self.residual.width if self.residual is not None else None
         self.categories: Sequence[str] = ()
 
@@ -101,7 +109,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
     @property
     def thresholds(self) -> Tensor | None:
         """[C] chosen by expected F1 at the start; None if training changes the probabilities afterwards."""
-        return self.discriminant.thresholds if self.residual is None else None
+        return self.presence.thresholds if self.residual is None else None
 
     def name_scores(self, unit_features: Tensor) -> Tensor | None:
         """[N, C] of features of length 1 [N, D]; None without names.
@@ -115,7 +123,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
     def forward(self, feature_map: Tensor) -> Outputs:
         pooled = unit_length(feature_map.float().mean((2, 3)))  # [B, D]
         windows, grid = None, (1, 1)
-        if self.best_window is not None or self.residual is not None:
+        if self.config.windows or self.residual is not None:
             windows, grid = unit_windows(feature_map.float(), self.config.window)
         logits = self._closed_form(pooled, windows, grid)
         if self.residual is None:
@@ -127,81 +135,71 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
 
     def _closed_form(self, pooled: Tensor, windows: Tensor | None, grid: tuple[int, int]) -> Tensor:
         """[B, C] log-odds, from unit-length features of the images [B, D] and of their windows [B, L, D]."""
-        scores = self.discriminant.scores(pooled, self.name_scores(pooled))
-        if self.best_window is not None and windows is not None:
+        best = None
+        if self.config.windows and windows is not None:
             some = windows[:, overlapping_by_half(grid, self.config.window)]
             each = some.flatten(0, 1)
-            of_windows = self.discriminant.scores(each, self.name_scores(each))
-            scores = self.best_window(scores, of_windows.unflatten(0, some.shape[:2]))
-        return self.discriminant.log_odds(scores)
+            best = self.presence.scores(each, self.name_scores(each)).unflatten(0, some.shape[:2]).amax(1)
+        return self.presence.odds_of(pooled, self.presence.scores(pooled, self.name_scores(pooled)), best)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
         if prefix + "names.weight" in state and self.names is None:
             parts = {key: state[f"{prefix}names.{key}"] for key in ("weight", "bias", "members", "unit_length")}
             self.names = NameScorer.from_state_dict(parts).to(self.feature_norm.device)
-        state.setdefault(prefix + "feature_norm", self.feature_norm)  # models from before names
+        for name in ("feature_norm", "told_features", "told_labels"):  # models from before names, or before these
+            state.setdefault(prefix + name, getattr(self, name))
+        for name in ("told_features", "told_labels"):  # as many as were saved
+            setattr(self, name, torch.empty_like(state[prefix + name], device=self.feature_norm.device))
         super()._load_from_state_dict(state, prefix, *more)
 
     # --- the start ---
 
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
         """In one pass over the batches; two with `windows`, so they should not be an iterator then."""
-        model, told = self.discriminant, self.discriminant.told
-        window = None if self.looks_at_the_average else self.config.window
-        seen = FeatureAccumulator(self.num_categories, self.in_channels, num_images, window, told)
+        seen = FeatureAccumulator(
+            self.num_categories, self.in_channels, num_images, None if self.looks_at_the_average else self.config.window
+        )
         for batch in batches:
             seen.add(batch)
-        statistics, features, labels, index = seen.everything()
+        sums, features, labels, index = seen.everything()
         self.feature_norm.copy_(seen.mean_norm())
-        one_curve, given = self.config.calibration == "shared", self.config.known_proportion
         names = self.name_scores(unit_length(features).to(self.feature_norm))
-        named = None if self.names is None else self.names.known
-        images, choice = model.fit(
-            statistics,
+        fitted = self.presence.fit(
+            sums,
             features,
             labels,
-            given,
             names=None if names is None else names.cpu(),
-            named=named,
-            one_curve=one_curve,
+            named=None if self.names is None else self.names.known,
+            known_proportion=self.config.known_proportion,
+            refine=self.config.refine,
         )
-        if told is not None:
-            told.remember(*seen.known_labels())
-        weights, how = (labels == PRESENT).float(), None
-        if self.config.refine:
-            how, weights = refine(model, images, statistics, choice, one_curve=one_curve)
-        left_out = model.left_out(images, weights)
-        if self.best_window is not None and seen.has_windows:
-            windows = LeftOutWindows(model, images, weights, index)
-            left_out = self._look_at_windows(self.best_window, windows, batches, choice)
+        if self.config.windows and seen.has_windows:
+            fitted = self._look_at_windows(fitted, batches, index)
         if self.residual is not None:
-            self.residual.start(model.basis, *seen.windows())
-        share = f"{float(model.known_proportion.mean()):.0%} of the tags that apply are known"
-        about = f"penalty {choice.penalty:g}, about {share} ({'given' if given else 'estimated'})."
-        if not (labels == PRESENT).any():
-            about = (
-                "no label is known, so tags come from their names alone, with the probabilities of the backbone's "
-                "classifier. These could not be checked: review some."
-            )
-        sentences = [
-            f"Closed form from {int(statistics.count):,} images: {about}",
-            *self._about_names(choice.name_weight if (labels == PRESENT).any() else None),
-            *([about_round(how)] if self.config.refine and (labels == PRESENT).any() else []),
-            *self._about_windows(),
-            *self._about_few_images(int(statistics.count), labels),
-        ]
-        return Start("\n".join(sentences), model.known_proportion.clone(), left_out)
+            self.residual.start(fitted.images.ridge.basis, *seen.windows())
+        odds = fitted.left_out()
+        model = self.presence
+        observation = Observation(model.habit.cpu(), model.clarity.cpu())
+        judged = Judged(odds, fitted.images.labels, observation, float(model.uncertain), int(sums.count))
+        proportion = self.presence.known_proportion(odds.to(self.presence.habit))
+        return Start("\n".join(self._sentences(judged)), proportion.clone(), judged)
 
-    def _look_at_windows(
-        self, best_window: BestWindow, windows: LeftOutWindows, batches: Iterable[Batch], choice: Choice
-    ) -> ScoreBins:
-        """A second pass over the batches. Returns the left-out log-odds with the windows."""
-        rows, scores = windows.scores(self._with_windows(batches))
-        model, images, weights = self.discriminant, windows.images.take(rows), windows.weights[rows]
-        one_curve = self.config.calibration == "shared"
-        images, factor, offset = model.look_at_windows(images, weights, choice, scores, one_curve=one_curve)
-        best_window.set(images.window_share, factor, offset)
-        return model.left_out(images, weights)
+    def _look_at_windows(self, fitted: Fitted, batches: Iterable[Batch], index: Tensor) -> Fitted:
+        """A second pass over the batches: of all images of the fit, or of a sample, the best window."""
+        most = max(ENTRIES // self.num_categories, 1)
+        used = torch.zeros(len(index), dtype=torch.bool)
+        used[torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:most]] = True
+        rows, best = [], []
+        for batch, windows, names in self._with_windows(batches):
+            place = torch.searchsorted(index, batch.index.cpu()).clamp(max=len(index) - 1)
+            mine = (index[place] == batch.index.cpu()) & used[place]
+            of_windows = None if names is None else names[mine.to(names.device)]
+            rows.append(place[mine])
+            best.append(best_left_out(fitted, place[mine], windows[mine.to(windows.device)], of_windows))
+        everyone, scores = distributed.gather_rows(torch.cat(rows)), distributed.gather_rows(torch.cat(best))
+        order = everyone.argsort()
+        few = Fitted(self.presence, fitted.images.take(everyone[order]), fitted.shared)
+        return self.presence.fit_windows(few, scores[order], self.config.known_proportion)
 
     def _with_windows(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Tensor, Tensor | None]]:
         """Batches with their unit-length windows [B, L, D] and the windows' name scores [B, L, C]."""
@@ -211,25 +209,37 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             names = self.name_scores(windows.flatten(0, 1))
             yield batch, windows, None if names is None else names.unflatten(0, windows.shape[:2])
 
-    def _about_names(self, weight: float | None) -> list[str]:
-        """How each name was matched, and their common `weight` relative to the labels; None if there are no labels."""
+    def _sentences(self, judged: Judged) -> list[str]:
+        """About the start, for the log."""
+        number, labels = judged.num_images or len(judged.labels), judged.labels
+        if not (labels == PRESENT).any():
+            about = (
+                "no label is known, so tags come from their names alone, with the probabilities of the backbone's "
+                "classifier. These could not be checked: review some."
+            )
+            few = self._about_few_images(number, labels)
+            return [f"Closed form from {number:,} images: {about}", *self._about_names(), *few]
+        share = float(
+            (labels == PRESENT).sum() / ((labels == PRESENT).sum() + judged.hidden()[labels == UNKNOWN].sum())
+        )
+        how = "given" if self.config.known_proportion else "estimated"
+        about = f"about {share:.0%} of the tags that apply are known ({how})."
+        return [
+            f"Closed form from {number:,} images: {about}",
+            *self._about_names(),
+            *self._about_few_images(number, labels),
+        ]
+
+    def _about_names(self) -> list[str]:
+        """How each name was matched."""
         if self.names is None:
             return []
         sentence = (
-            f"Names: {int(self.names.known.sum())} of {self.num_categories} are known to the backbone's classifier"
+            f"Names: {int(self.names.known.sum())} of {self.num_categories} are known to the backbone's classifier."
         )
-        if weight is not None:
-            sentence += f", and count {weight:.2f} times as much as the labels" if weight else ", but do not help here"
         more = len(self.names.sentences) - MOST_NAMES_SAID
         said = [f"  {each}" for each in self.names.sentences[:MOST_NAMES_SAID]]
-        return [sentence + ".", *said, *([f"  and {more} more"] if more > 0 else [])]
-
-    def _about_windows(self) -> list[str]:
-        if self.best_window is None or not self.best_window.share:
-            return []
-        return [
-            f"Windows: the best one of an image counts {float(self.best_window.share):.0%}, the whole image the rest."
-        ]
+        return [sentence, *said, *([f"  and {more} more"] if more > 0 else [])]
 
     def _about_few_images(self, number: int, labels: Tensor) -> list[str]:
         """What would help most if there are few labels."""
@@ -245,18 +255,60 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
 
     # --- changing labels ---
 
-    def relabel(self, feature: Tensor, category: int, label: int) -> None:
-        """The image with this pooled feature [D] has the `label` 1, 0 or -1 from now on; see Discriminant.relabel."""
-        self.discriminant.relabel(feature, category, label)
+    @torch.no_grad()
+    def relabel(
+        self, features: Tensor, categories: Tensor | int, labels: Tensor | int, *, answers: bool = False
+    ) -> None:
+        """Images with these pooled features [n, D] have the `labels` [n] 1, 0 (undecided) or -1 of `categories` [n].
 
+        Saying the same again changes nothing: what was said of an image is remembered, and 0 takes it back. With
+        `answers` they also say how likely the unknown labels of all categories are present.
+        """
+        model = self.presence
+        if self.residual is not None or not (model.num_images > 0 or model.directions.any()):
+            raise UserError(
+                "This model cannot learn single labels; a model of the method `instant` can, if this version fitted it."
+            )
+        said = {(row, column): label for row, column, label in self.told_labels.tolist()}
+        rows = features.reshape(-1, self.in_channels)
+        columns, new = (torch.as_tensor(each).reshape(-1).tolist() for each in (categories, labels))
+        for feature, category, label in zip(rows, columns, new, strict=True):
+            said[self._place(unit_length(feature).to(self.feature_norm)), category] = label
+        entries = [(*place, label) for place, label in said.items() if label != UNKNOWN]
+        before = set(self.told_labels[:, 1].tolist())
+        self.told_labels = torch.tensor(entries, dtype=torch.int32).view(-1, 3).to(self.feature_norm.device)
+        self._learn(before | set(self.told_labels[:, 1].tolist()), answers)
 
-def about_round(how: Round | None) -> str:
-    if how is None:
-        return "Self-labelling does not help to rank held-out known labels: not used."
-    return (
-        f"Self-labelling: found labels count {how.soft_weight:g} times as much as known ones, with penalty "
-        f"{how.penalty:.2g}, chosen on held-out known labels."
-    )
+    def _place(self, unit_feature: Tensor) -> int:
+        """Of an image among those that were told of; a new one comes last."""
+        if len(self.told_features):
+            distance, nearest = (self.told_features - unit_feature).square().sum(1).min(0)
+            if float(distance) < SAME_IMAGE**2:
+                return int(nearest)
+        self.told_features = torch.cat([self.told_features, unit_feature[None]])
+        return len(self.told_features) - 1
+
+    def _learn(self, categories: set[int], answers: bool) -> None:
+        """From all that was told: how likely unknown labels are present, and what each of the `categories` looks
+        like."""
+        model, place, column = self.presence, self.told_labels[:, 0].long(), self.told_labels[:, 1].long()
+        told, present = self.told_features[place], self.told_labels[:, 2] == PRESENT
+        odds = self._base_odds(told).gather(1, column[:, None])[:, 0]
+        if answers:
+            model.take_answers(odds.cpu(), column.cpu(), present.cpu())
+        sample_odds, kept, inputs = self._base_odds(model.sample.float()), model.kept(), model.inputs(told)
+        for category in sorted(categories):
+            model.take_lesson(category, None)
+            mine = column == category
+            if mine.any():
+                before, of_sample = (
+                    model.answers.if_unknown(each, category).cpu() for each in (odds[mine], sample_odds[:, category])
+                )
+                model.take_lesson(category, kept.learn(inputs[mine].cpu(), present[mine].cpu(), before, of_sample))
+
+    def _base_odds(self, unit_features: Tensor) -> Tensor:
+        """[N, C] by the labels alone."""
+        return self.presence.base_odds(self.presence.scores(unit_features, self.name_scores(unit_features)))
 
 
 class Residual(nn.Module):
@@ -325,19 +377,12 @@ class Whiten(nn.Module):
 class FeatureAccumulator:
     """Accumulates sums over all images from batches of maps, and a sample of their pooled features."""
 
-    def __init__(
-        self,
-        num_categories: int,
-        in_channels: int,
-        num_images: int,
-        window: int | None = None,
-        told: LabelMemory | None = None,
-    ):
+    def __init__(self, num_categories: int, in_channels: int, num_images: int, window: int | None = None):
         """With a `window`, also sums over windows of this side."""
         self.window = window
-        self.statistics = DiscriminantSums(num_categories, in_channels)
+        self.sums = ImageSums(num_categories, in_channels)
         self.norms = torch.zeros((), dtype=torch.float64)  # sum of the features' lengths
-        self.window_statistics = DiscriminantSums(num_categories, in_channels if window is not None else 0)
+        self.window_sums = ImageSums(num_categories, in_channels if window is not None else 0)
         self.window_total = torch.zeros(num_categories, in_channels, dtype=torch.float64)
         draws = torch.rand(num_images, generator=torch.Generator().manual_seed(0))
         self.kept = draws < KEEP / in_channels / max(num_images, 1)
@@ -346,27 +391,16 @@ class FeatureAccumulator:
         self.features: list[Tensor] = []
         self.labels: list[Tensor] = []
         self.index: list[Tensor] = []
-        self.told = told
-        self.known: list[tuple[Tensor, Tensor]] = []  # index and key of every image with a known label
-        self.entries: list[Tensor] = []  # index, category and label of every known label
 
     def add(self, batch: Batch) -> None:
         pooled, labels, index = batch.images.float().mean((2, 3)).cpu(), batch.labels.cpu(), batch.index.cpu()
-        self.statistics.add(pooled, labels)
+        self.sums.add(pooled, labels)
         self.norms += pooled.norm(dim=1).sum()
         kept = self.kept[index]
         for held, rows in ((self.features, pooled), (self.labels, labels), (self.index, index)):
             held.append(rows[kept])
-        if self.told is not None:
-            self._add_known(self.told, pooled, labels, index)
         if self.window is not None:
             self._add_windows(batch.images.float(), self.window, labels, index)
-
-    def _add_known(self, told: LabelMemory, pooled: Tensor, labels: Tensor, index: Tensor) -> None:
-        known = (labels != UNKNOWN).any(1)
-        self.known.append((index[known], told.key(unit_length(pooled[known])).cpu()))
-        rows, columns = (labels != UNKNOWN).nonzero(as_tuple=True)
-        self.entries.append(torch.stack([index[rows], columns, labels[rows, columns].to(rows)], dim=1))
 
     def _add_windows(self, maps: Tensor, side: int, labels: Tensor, index: Tensor) -> None:
         windows = unit_windows(maps, side)[0].cpu()  # [B, L, D]
@@ -374,30 +408,31 @@ class FeatureAccumulator:
         self.window_total += (labels == PRESENT).double().T @ windows.mean(1).double()
         sample = self.draws[index] < WINDOW_ROWS / windows.shape[1] / len(self.draws)
         rows = windows[sample].flatten(0, 1)
-        self.window_statistics.add(rows, torch.zeros(len(rows), len(self.window_total)))
+        self.window_sums.add(rows, torch.zeros(len(rows), len(self.window_total)))
 
-    def everything(self) -> tuple[DiscriminantSums, Tensor, Tensor, Tensor]:
+    def everything(self) -> tuple[ImageSums, Tensor, Tensor, Tensor]:
         """Sums, features, labels and index of all processes; rows in the original order, however distributed."""
         if not self.index:
             raise DataError("None of the training images could be read.")
         index = distributed.gather_rows(torch.cat(self.index))
         order = index.argsort()
         features, labels = (distributed.gather_rows(torch.cat(part))[order] for part in (self.features, self.labels))
-        return self.statistics.across_ranks(), features, labels, index[order]
+        return across_ranks(self.sums), features, labels, index[order]
 
     def mean_norm(self) -> Tensor:
         """Mean length of the pooled features."""
-        return distributed.sum_across_ranks(self.norms) / self.statistics.across_ranks().count.clamp(min=1)
-
-    def known_labels(self) -> tuple[Tensor, Tensor]:
-        """Keys of the images with a known label, and all known labels (image, category, label), of all processes."""
-        index, keys = (distributed.gather_rows(torch.cat(part)) for part in zip(*self.known, strict=True))
-        entries = distributed.gather_rows(torch.cat(self.entries))
-        index, order = index.sort()
-        return keys[order], torch.cat([torch.searchsorted(index, entries[:, :1].contiguous()), entries[:, 1:]], dim=1)
+        return distributed.sum_across_ranks(self.norms) / across_ranks(self.sums).count.clamp(min=1)
 
     def windows(self) -> tuple[Basis, Tensor]:
         """The windows' eigenbasis and the mean window of each category's known positives [C, D]."""
-        count = self.statistics.across_ranks().category_count
+        count = across_ranks(self.sums).weight
         total = distributed.sum_across_ranks(self.window_total)
-        return Basis.of(self.window_statistics.across_ranks()), (total / count.clamp(min=1)[:, None]).float()
+        return Basis.of(across_ranks(self.window_sums)), (total / count.clamp(min=1)[:, None]).float()
+
+
+def across_ranks(sums: ImageSums) -> ImageSums:
+    """The sums over all processes."""
+    everyone = copy.copy(sums)
+    for name, value in vars(sums).items():
+        setattr(everyone, name, distributed.sum_across_ranks(value))
+    return everyone

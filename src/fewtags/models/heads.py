@@ -79,8 +79,11 @@ class Head(nn.Module, Generic[C]):
         """
         raise NotImplementedError
 
-    def relabel(self, feature: Tensor, category: int, label: int) -> None:
-        """Called after the start for a head that `assumes_random_labels`, for every label decided in a review."""
+    def relabel(
+        self, features: Tensor, categories: Tensor | int, labels: Tensor | int, *, answers: bool = False
+    ) -> None:
+        """Called after the start for a head that `assumes_random_labels`, with the labels [n] decided in a review of
+        images with these pooled features [n, D], for `categories` [n]."""
 
     def forward(self, feature_map: Tensor) -> Outputs:
         raise NotImplementedError

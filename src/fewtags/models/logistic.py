@@ -18,9 +18,8 @@ from torch import Tensor
 from fewtags.contract import Batch, Outputs, Problem, Start, WordVectors
 from fewtags.distributed import gather_rows
 from fewtags.errors import DataError
-from fewtags.labels import PRESENT
+from fewtags.labels import ABSENT, PRESENT
 from fewtags.models.heads import Head, Standardise
-from fewtags.models.leave_one_out import mean_log_rank
 from fewtags.settings import Settings
 
 STRENGTHS = [float(10**exponent) for exponent in np.arange(-3, 1.1, 0.5)]  # times half the squared weights
@@ -89,6 +88,16 @@ def choose_strength(features: Tensor, known: Tensor, seed: int) -> float:
         if max(scores.values()) > max(list(scores.values())[-PATIENCE:]):
             break
     return max(scores, key=lambda strength: scores[strength])
+
+
+def mean_log_rank(scores: Tensor, labels: Tensor) -> float:
+    """Of the known positives among all images not known to lack the category; the mean over categories of the mean."""
+    known = labels == PRESENT
+    order = scores.masked_fill(labels == ABSENT, -torch.inf).argsort(dim=0, descending=True)
+    log_rank = torch.arange(1, len(scores) + 1, dtype=torch.float64).log()[:, None]
+    number = known.sum(0)
+    means = (log_rank * known.gather(0, order)).sum(0) / number
+    return float(means[number > 0].mean())
 
 
 @torch.enable_grad()

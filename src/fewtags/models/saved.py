@@ -34,6 +34,7 @@ from fewtags.errors import UserError
 from fewtags.models.backbones import timm_weights
 from fewtags.models.build import ModelConfig, build_classifier
 from fewtags.models.classifier import Classifier
+from fewtags.models.closed_form_of_0_1 import current_state
 from fewtags.models.heads import head_class
 from fewtags.models.model_card import UNKNOWN_LICENSE, model_card
 from fewtags.models.tensor_files import MODEL_FOLDER, WEIGHTS, first_line
@@ -311,11 +312,12 @@ def part(kind: type[S], values: Any) -> S:
 
 
 def load_weights(saved: SavedModel, state: dict[str, Tensor], file: Path, *, strict: bool = True) -> None:
+    if saved.head_name == "closed_form":
+        state = current_state(state, "head.")
     try:
         missing, unexpected = saved.classifier.load_state_dict(state, strict=strict)
     except Exception as error:
         raise UserError(f"{file} does not match the model in its folder ({first_line(error)}).") from error
-    absent = [name for name in missing if not name.startswith("head.discriminant.")]  # format 1 has fewer of these
-    if absent or unexpected:
-        raise UserError(f"{file} does not match the model in its folder ('{(absent or unexpected)[0]}').")
+    if missing or unexpected:
+        raise UserError(f"{file} does not match the model in its folder ('{(missing or unexpected)[0]}').")
     saved.classifier.eval()

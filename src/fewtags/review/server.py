@@ -7,6 +7,7 @@
     POST /api/decisions                         {"queue": "missing", "answers": [{"image", "tag", "label", "version"}]}
     POST /api/undo                              {"step": 12}, or null for the last one
     GET  /api/changes?since=120                 decisions since then, in any window
+    GET  /api/audit                             its open questions and estimates; POST /api/audit/waves asks more
     GET  /api/images/7                          all its tags
     GET  /api/images/7/evidence?tag=dog         why one is suggested
     GET  /api/images/7/thumbnail, /large, /heat?tag=dog
@@ -34,6 +35,7 @@ from starlette.staticfiles import StaticFiles
 from fewtags.data.images import BadImage
 from fewtags.errors import UserError
 from fewtags.labels import PRESENT
+from fewtags.review.audit import Audit
 from fewtags.review.guard import Address, Guard
 from fewtags.review.heat_maps import HeatMaps
 from fewtags.review.pictures import NotShown, Pictures
@@ -120,7 +122,7 @@ def make_app(
 ) -> FastAPI:
     """The whole application, guarded. `about` is passed to the page unchanged: the run, its method, the reviewer."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    queues = OpenQueues()
+    queues, audit = OpenQueues(), Audit(session)
 
     @app.get("/api/session")
     def get_session() -> dict[str, Any]:
@@ -186,6 +188,15 @@ def make_app(
     def get_changes(since: Annotated[Number, Query()]) -> dict[str, Any]:
         session.refresh()
         return {"last_id": session.last_id, "labels": labels_json(session, session.store.since(since))}
+
+    @app.get("/api/audit")
+    def get_audit() -> dict[str, Any]:
+        return audit_json(session, audit)
+
+    @app.post("/api/audit/waves")
+    def post_wave() -> dict[str, Any]:
+        with session.lock:  # two windows do not ask twice
+            return {"chosen": len(audit.open_questions()) or audit.new_wave()}
 
     @app.get("/api/images/{image}")
     def get_image(image: int) -> dict[str, Any]:
@@ -347,6 +358,27 @@ def labels_json(session: ReviewSession, rows: list[Decision]) -> list[dict[str, 
         places = dict.fromkeys(place for row in rows if (place := session.place(row)) is not None)
         names = session.annotations.categories
         return [{**label_json(session, row, column), "tag": names[column]} for row, column in places]
+
+
+def audit_json(session: ReviewSession, audit: Audit) -> dict[str, Any]:
+    with session.lock:
+        state = audit.state()
+        names = session.annotations.categories
+        return {
+            "questions": [
+                {**label_json(session, asked.row, asked.column), "tag": names[asked.column]}
+                for asked in audit.open_questions()
+            ],
+            "wave": state.wave,
+            "done": state.done,
+            "size": state.size,
+            "answers": state.answers,
+            "words": state.words,
+            "missing": state.running.missing,
+            "known": state.running.known,
+            "design": None if state.design is None else state.design.interval,
+            "gap": state.gap,
+        }
 
 
 def step_json(session: ReviewSession, rows: list[Decision]) -> dict[str, Any]:

@@ -6,13 +6,13 @@
     queue = session.queue(View("dog"))              # the rest, re-ranked by the updated model
     session.undo()
 
-The store is the authority. The closed form is fitted to the given labels once; what the decisions teach beyond it
-(`learning`) follows from the labels as they are now, so that a session that is opened again is where the last one was.
+The store is the authority. The presence of tags is judged by the given labels once (`engine.judge`); what the decisions
+teach beyond it follows from the labels as they are now, so that a session that is opened again is where the last one
+was: how likely unknown labels are present (`presence.answers`), and what a tag looks like (`presence.decisions`).
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -24,11 +24,13 @@ import torch
 from torch import Tensor
 
 from fewtags.data.annotations import Annotations
+from fewtags.engine.judge import Judge
 from fewtags.errors import UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
-from fewtags.models.discriminant import Discriminant, DiscriminantSums
+from fewtags.presence.answers import Correction
+from fewtags.presence.decisions import Lesson
+from fewtags.presence.estimates import Estimates, estimate
 from fewtags.review.bursts import burst_leaders
-from fewtags.review.learning import Correction, Learner
 from fewtags.review.sampling import Precision
 from fewtags.review.store import Counts, Decision, DecisionStore, Draft, count_labels
 
@@ -38,7 +40,8 @@ QUEUES: tuple[QueueName, ...] = get_args(QueueName)
 STATUSES: tuple[Status, ...] = get_args(Status)
 SCREEN = 20  # candidates; by how many of the next ones are probably right a tag is chosen
 _CATEGORIES_KEPT = 4  # whose chances are cached: one per window
-_CATEGORIES_AT_ONCE = 16  # bounds the memory while ranking all categories on opening
+_ROWS_AT_ONCE = 8192
+LIKELY = 0.5  # what is more likely right than wrong is a suggestion
 
 
 @dataclass(frozen=True)
@@ -129,13 +132,12 @@ class _Category:
     """The state of a category in a session."""
 
     sample: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # see `estimate`
-    known_absences: float = 0.0  # share of the absences that were given
     expected: float = 0.0
     left: int = 0
     next_right: float = 0.0
     counted: int = 0  # the stamp at which these three were counted
     stamp: int = 0  # increases with every label change
-    correction: Correction | None = None  # what the decisions teach,
+    lesson: Lesson | None = None  # what the decisions teach,
     learned: int = 0  # and the stamp at which they did
     decided: dict[int, Decision] = field(default_factory=dict)  # row -> current decision
 
@@ -147,18 +149,16 @@ class ReviewSession:
         unit_features: Tensor,
         store: DecisionStore,
         *,
-        names: Tensor | None = None,
-        named: Tensor | None = None,
+        judge: Judge | None = None,
         run: str = "",
         reviewer: str = "",
         readable: np.ndarray | None = None,
         content_hash: Callable[[int], str] = lambda row: "",
         seed: int = 0,
     ):
-        """`unit_features` [N, D] are those of the images of `annotations`, and `names` [N, C] what the names of the
-        categories that are `named` [C] say about them; rows that are not `readable` are never shown. `content_hash` of
-        a row's file is kept with a decision about it."""
-        self.annotations, self.features, self.names, self.store = annotations, unit_features, names, store
+        """`unit_features` [N, D] are those of the images of `annotations`, which `judge` judges; rows that are not
+        `readable` are never shown. `content_hash` of a row's file is kept with a decision about it."""
+        self.annotations, self.features, self.store = annotations, unit_features, store
         self.run, self.reviewer, self.content_hash, self.seed = run, reviewer, content_hash, seed
         self.readable = np.ones(len(annotations), dtype=bool) if readable is None else readable
         self.given = annotations.labels
@@ -172,44 +172,26 @@ class ReviewSession:
         self._history: dict[tuple[int, int], list[Decision]] = {}  # decisions about a label that stand
         self._categories = [_Category() for _ in annotations.categories]
         self.leaders = burst_leaders(unit_features).numpy()
-        self.model = self._fit(named)
-        self.learner = Learner(unit_features, self.model.basis, seed)
-        self._odds: OrderedDict[int, Tensor] = OrderedDict()  # [N] of the closed form, by column
-        self._chances: OrderedDict[int, tuple[int, Chances]] = OrderedDict()  # by column, with their stamp
+        if judge is None:
+            judge = Judge.of_features(lambda rows: unit_features[torch.from_numpy(rows)], self.readable, self.given)
+        self.judge, self.model = judge, judge.model
+        self.kept = self.model.kept()
+        parts = unit_features.split(_ROWS_AT_ONCE)
+        self.inputs = torch.cat([self.model.inputs(part) for part in parts])  # [N, K], what lessons are about
+        self._sample_odds: Tensor | None = None  # [S, C] of the images that lessons keep in place
+        self.answers: Correction = judge.learn([], [], [])
+        self._answered = 0  # number of decisions it was learned from
+        self._chances: OrderedDict[int, tuple[tuple[int, int], Chances]] = OrderedDict()  # by column, with their stamps
         self._rank_all()
         self.refresh()
 
-    def _fit(self, named: Tensor | None) -> Discriminant:
-        """Fitted to the given labels: these are a random sample, reviewed ones are not,
-        and the closed form needs the former."""
-        rows = torch.from_numpy(np.flatnonzero(self.readable))
-        features = self.features if self.readable.all() else self.features[rows]
-        labels = torch.from_numpy(self.given)[rows]
-        names = None if self.names is None else self.names[rows]
-        return Discriminant.of(DiscriminantSums.of(features, labels), features, labels, names=names, named=named)
-
     def _rank_all(self) -> None:
         """Rank every category once, before any decision: for the counts, and to draw random samples from."""
-        for first in range(0, len(self._categories), _CATEGORIES_AT_ONCE):
-            some = slice(first, first + _CATEGORIES_AT_ONCE)
-            odds = self.model.log_odds(self._scores(slice(None), some), some)
-            for column, category in list(enumerate(self._categories))[some]:
-                present = odds[:, column - first].sigmoid().numpy()
-                absences = (self.given[:, column] == ABSENT).sum()
-                category.known_absences = min(absences / max(float((1 - present).sum()), 1e-6), 1.0)
-                chances = Chances(present, self._if_unknown(column, present))
-                self._count(column, chances)
-                suggested = np.flatnonzero(self._suggested(column, chances))
-                category.sample = np.random.default_rng((self.seed, column)).permutation(suggested)
-
-    def _scores(self, rows: slice, columns: slice) -> Tensor:
-        """By the closed form."""
-        weights = self.model.weights[columns]
-        scores = self.features[rows] @ weights.T - weights @ self.model.mean
-        if self.names is None:
-            return scores
-        standard = (self.names[rows, columns] - self.model.name_mean[columns]) * self.model.name_factor[columns]
-        return scores + self.model.name_weight[columns] * standard
+        for column, category in enumerate(self._categories):
+            chances = self._chances_of(column, None)
+            self._count(column, chances)
+            suggested = np.flatnonzero(self._suggested(column, chances))
+            category.sample = np.random.default_rng((self.seed, column)).permutation(suggested)
 
     def __len__(self) -> int:
         """Number of images."""
@@ -275,7 +257,10 @@ class ReviewSession:
 
     def place(self, decision: Decision) -> tuple[int, int] | None:
         """Row and column of the label; None if this run does not have the image or the category."""
-        row, column = self._row.get(decision.image), self._column.get(decision.category)
+        return self.locate(*decision.label)
+
+    def locate(self, image: str, category: str) -> tuple[int, int] | None:
+        row, column = self._row.get(image), self._column.get(category)
         return None if row is None or column is None else (row, column)
 
     def _learn(self, labels: Iterable[tuple[int, int]]) -> None:
@@ -288,6 +273,22 @@ class ReviewSession:
                 category.decided[row] = history[-1]
                 self.labels[row, column] = history[-1].new
             category.stamp += 1
+        self._take_answers()
+
+    def _take_answers(self) -> None:
+        """What decisions about unknown labels say about all others; again when there are a few per cent more of
+        them."""
+        number = sum(len(category.decided) for category in self._categories)
+        if abs(number - self._answered) <= self._answered // 50 and number:
+            return
+        said = [(row, column, d.new) for column, c in enumerate(self._categories) for row, d in c.decided.items()]
+        rows, columns, labels = zip(*said, strict=True) if said else ((), (), ())
+        self.answers, self._answered = self.judge.learn(rows, columns, labels), number
+
+    def estimates(self) -> Estimates:
+        """Of what is missing, by the given labels and all decisions."""
+        with self.lock:
+            return estimate(self.judge.judged(), self.answers)
 
     def version(self, row: int, column: int) -> int:
         return self._versions.get((row, column), 0)
@@ -305,67 +306,53 @@ class ReviewSession:
     def chances(self, column: int) -> Chances:
         """Chances from all that is known now. Those of the most recent categories are cached until a decision."""
         category = self._categories[column]
-        stamp, found = self._chances.get(column, (-1, None))
-        if found is None or stamp != category.stamp:
-            odds, correction = self.closed_form(column), self.correction(column)
-            odds = odds if correction is None else odds + correction(self.learner.inputs)
-            present = odds.sigmoid().numpy()
-            found = Chances(present, self._if_unknown(column, present))
-            self._chances[column] = (category.stamp, found)
+        stamp = (category.stamp, self._answered)
+        before, found = self._chances.get(column, (None, None))
+        if found is None or before != stamp:
+            found = self._chances_of(column, self.lesson(column))
+            self._chances[column] = (stamp, found)
             self._count(column, found)
         _keep_last(self._chances, column)
         return found
 
-    def closed_form(self, column: int) -> Tensor:
-        """[N] log-odds of presence by the given labels alone."""
-        if column not in self._odds:
-            scores = self._scores(slice(None), slice(column, column + 1))[:, 0]
-            self._odds[column] = self.model.log_odds(scores, column)
-        _keep_last(self._odds, column)
-        return self._odds[column]
+    def _chances_of(self, column: int, lesson: Lesson | None) -> Chances:
+        base, answers = torch.from_numpy(self.judge.odds[:, column]), self.model.answers
+        more = torch.zeros(()) if lesson is None else lesson(self.inputs)
+        present, missing = answers.present(base, column) + more, answers.if_unknown(base, column) + more
+        return Chances(present.sigmoid().numpy(), missing.sigmoid().numpy())
 
-    def correction(self, column: int) -> Correction | None:
-        """The correction learned from a category's decisions; None if there are none."""
+    def lesson(self, column: int) -> Lesson | None:
+        """What a category's decisions teach; None if there are none."""
         about = self._categories[column]
         if about.learned != about.stamp:
             rows = np.array(sorted(about.decided), dtype=np.int64)
             rows = rows[self.readable[rows] & (self.labels[rows, column] != UNKNOWN)]
-            about.correction = self._taught(column, rows, about.correction) if len(rows) else None
+            about.lesson = self._taught(column, rows, about.lesson) if len(rows) else None
             about.learned = about.stamp
-        return about.correction
+        return about.lesson
 
-    def _taught(self, column: int, rows: np.ndarray, start: Correction | None) -> Correction:
-        unknown = torch.from_numpy(self.given[:, column] == UNKNOWN)
-        return self.learner.learn(
-            torch.from_numpy(rows),
+    def _taught(self, column: int, rows: np.ndarray, start: Lesson | None) -> Lesson:
+        base, answers = torch.from_numpy(self.judge.odds[rows, column]), self.model.answers
+        unknown = torch.from_numpy(self.given[rows, column] == UNKNOWN)
+        odds = torch.where(unknown, answers.if_unknown(base, column), answers.present(base, column))
+        return self.kept.learn(
+            self.inputs[torch.from_numpy(rows)],
             torch.from_numpy(self.labels[rows, column] == PRESENT),
-            torch.from_numpy(self._undecided(column)),
-            self.closed_form(column) + unknown * self._shift_if_unknown(column),
+            odds,
+            answers.if_unknown(self._odds_of_sample(column), column),
             start,
         )
 
-    def _if_unknown(self, column: int, present: np.ndarray) -> np.ndarray:
-        """The chance of presence of an unknown label: lower, because some presences would be known."""
-        lower = math.exp(self._shift_if_unknown(column)) * present
-        return lower / np.maximum(lower + (1 - present), 1e-12)
-
-    def _shift_if_unknown(self, column: int) -> float:
-        """The same, of log-odds."""
-        hidden = max(1 - float(self.model.known_proportion[column]), 1e-6)
-        return math.log(hidden / max(1 - float(self._categories[column].known_absences), 1e-6))
+    def _odds_of_sample(self, column: int) -> Tensor:
+        if self._sample_odds is None:
+            sample = self.model.sample.float()
+            names = None if self.judge.name_scorer is None else self.judge.name_scorer(sample)
+            self._sample_odds = self.model.base_odds(self.model.scores(sample, names))
+        return self._sample_odds[:, column]
 
     def threshold(self, column: int, *, given: int = UNKNOWN) -> float:
         """The threshold on the chance for an image with this given label."""
-        present = self.model.thresholds[column].numpy()
-        return float(self._if_unknown(column, present) if given == UNKNOWN else present)
-
-    def left_out(self, column: int, rows: np.ndarray) -> np.ndarray:
-        """Chances of presence of images that are given as having the tag, each judged without itself."""
-        places = torch.from_numpy(rows)
-        names = None if self.names is None else self.names[places, column]
-        odds = self.model.log_odds(self.model.scores_without(column, self.features[places], names), column)
-        correction = self.correction(column)
-        return (odds if correction is None else odds + correction(self.learner.inputs[places])).sigmoid().numpy()
+        return LIKELY if given == UNKNOWN else float(self.model.thresholds[column])
 
     # --- queues ---
 
@@ -388,9 +375,6 @@ class ReviewSession:
         member = (self.given[:, column] == given) & self.readable & self._has_status(column, view.status)
         chances = self.chances(column)
         worth = chances.present if view.queue == "doubtful" else chances.missing
-        if view.queue == "doubtful":
-            worth, rows = worth.copy(), np.flatnonzero(member)
-            worth[rows] = self.left_out(column, rows)
         if view.queue == "random":
             drawn = np.zeros(len(self), dtype=bool)
             drawn[self._categories[column].sample] = True
@@ -461,7 +445,7 @@ class ReviewSession:
     # --- what is shown next to a queue ---
 
     def _suggested(self, column: int, chances: Chances) -> np.ndarray:
-        return self._undecided(column) & (chances.present >= float(self.model.thresholds[column]))
+        return self._undecided(column) & (chances.missing >= LIKELY)
 
     def _undecided(self, column: int) -> np.ndarray:
         return (self.given[:, column] == UNKNOWN) & self.readable & ~self.decided(column)
@@ -515,24 +499,20 @@ class ReviewSession:
     def tags(self, row: int, columns: Iterable[int] | None = None) -> list[Tag]:
         """Every category of one image, or those of some columns."""
         with self.lock:
-            odds = self.model.log_odds(self._scores(slice(row, row + 1), slice(None)))[0]
             columns = range(len(self._categories)) if columns is None else columns
-            return [self._tag(row, column, odds[column]) for column in columns]
+            return [self._tag(row, column) for column in columns]
 
-    def _tag(self, row: int, column: int, odds: Tensor) -> Tag:
+    def _tag(self, row: int, column: int) -> Tag:
         label, given = int(self.labels[row, column]), int(self.given[row, column])
-        decision = self._categories[column].decided.get(row)
-        if given == PRESENT:
-            present = self.left_out(column, np.array([row]))
-        else:
-            correction = self.correction(column)
-            odds = odds if correction is None else odds + correction(self.learner.inputs[row])
-            present = odds.sigmoid()[None].numpy()
-        believed = bool(present[0] >= float(self.model.thresholds[column]))
-        chance = self._if_unknown(column, present) if given == UNKNOWN else present
-        suggested = label == UNKNOWN and decision is None and believed
+        decision, lesson = self._categories[column].decided.get(row), self.lesson(column)
+        base, answers = torch.tensor(float(self.judge.odds[row, column])), self.model.answers
+        odds = answers.if_unknown(base, column) if given == UNKNOWN else answers.present(base, column)
+        if lesson is not None:
+            odds = odds + lesson(self.inputs[row])
+        chance = float(odds.sigmoid())
+        suggested = label == UNKNOWN and decision is None and chance >= self.threshold(column, given=given)
         name, version = self.annotations.categories[column], self.version(row, column)
-        return Tag(name, label, given, float(chance[0]), suggested, version, decision)
+        return Tag(name, label, given, chance, suggested, version, decision)
 
     def nearest_positives(self, row: int, category: str, number: int = 3) -> list[tuple[int, float]]:
         """Known positives most similar to an image, with their cosine."""

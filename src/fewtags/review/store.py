@@ -65,6 +65,24 @@ CREATE TABLE seals (id INTEGER PRIMARY KEY REFERENCES decisions (id), seal TEXT 
 CREATE TRIGGER decisions_stay BEFORE UPDATE ON decisions BEGIN SELECT RAISE(ABORT, 'decisions are never changed'); END;
 CREATE TRIGGER decisions_keep BEFORE DELETE ON decisions BEGIN SELECT RAISE(ABORT, 'decisions are never deleted'); END;
 """
+# The questions of audits: which labels were chosen, when (after which decision), and with which probability. A table of
+# its own, added to files of earlier versions; those versions ignore it.
+QUESTIONS = """
+CREATE TABLE IF NOT EXISTS questions (
+    wave INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    image TEXT NOT NULL,
+    category TEXT NOT NULL,
+    inclusion REAL NOT NULL CHECK (inclusion > 0 AND inclusion <= 1),
+    stands_for INTEGER NOT NULL,
+    after INTEGER NOT NULL,
+    PRIMARY KEY (wave, place)
+);
+CREATE TRIGGER IF NOT EXISTS questions_stay BEFORE UPDATE ON questions
+    BEGIN SELECT RAISE(ABORT, 'questions are never changed'); END;
+CREATE TRIGGER IF NOT EXISTS questions_keep BEFORE DELETE ON questions
+    BEGIN SELECT RAISE(ABORT, 'questions are never deleted'); END;
+"""
 # Rows that stand: neither an undo nor undone; the last such row of a label is its state.
 STANDING = "undo_of IS NULL AND NOT EXISTS (SELECT 1 FROM decisions u WHERE u.undo_of = d.id)"
 
@@ -105,6 +123,23 @@ class Decision:
 
 NAMES = ", ".join(f"d.{field.name}" for field in fields(Decision))
 INSERT = f"INSERT INTO decisions VALUES ({', '.join('?' * len(fields(Decision)))})"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A label that an audit asks about; its answer is a decision of the queue "audit"."""
+
+    wave: int  # from 1
+    place: int  # from 0
+    image: str
+    category: str
+    inclusion: float  # probability with which it was drawn
+    stands_for: int  # labels of nearly identical images
+    after: int  # id of the last decision when it was drawn
+
+    @property
+    def label(self) -> Label:
+        return self.image, self.category
 
 
 @dataclass(frozen=True)
@@ -218,6 +253,8 @@ class DecisionStore:
                 self._create()
             elif self._schema() == UNSEALED:
                 self._seal_all()
+            for statement in QUESTIONS.split(";\n"):
+                self._connection.execute(statement)
             self._restore(*self._check())
 
     def _create(self) -> None:
@@ -354,6 +391,12 @@ class DecisionStore:
             self._insert(rows)
         return rows
 
+    def ask(self, questions: Sequence[Question]) -> None:
+        """Keep the questions of a wave, durably, before the first of them is asked."""
+        with self._transaction():
+            places = ", ".join("?" * len(fields(Question)))
+            self._connection.executemany(f"INSERT INTO questions VALUES ({places})", map(astuple, questions))
+
     def undo(self, step: int, *, reviewer: str) -> list[Decision]:
         """Undo a whole step. Raises Conflict if one of its labels was changed since."""
         with self._transaction():
@@ -417,6 +460,15 @@ class DecisionStore:
             f"JOIN (SELECT MAX(id) AS last FROM decisions d WHERE {STANDING} GROUP BY image, category) "
             "ON d.id = last ORDER BY d.id"
         )
+
+    def questions(self) -> list[Question]:
+        """Of all audits, in the order they are asked."""
+        with self._lock:
+            if not self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'questions'").fetchone():
+                return []  # a file of an earlier version, opened to read
+            names = ", ".join(field.name for field in fields(Question))
+            rows = self._connection.execute(f"SELECT {names} FROM questions ORDER BY wave, place")
+            return [Question(*row) for row in rows]
 
     def labels(self) -> dict[Label, int]:
         """The current decisions: 1 present, -1 absent, 0 unsure."""

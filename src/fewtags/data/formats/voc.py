@@ -113,6 +113,41 @@ def read_xml(file: Path, findings: list[Finding]) -> dict[str, bool] | None:
     return seen
 
 
+def largest_shares(annotations: Annotations) -> np.ndarray | None:
+    """[N, C] part of the picture that the box of each category's largest object covers; 0 where there is none.
+
+    None if the images do not come from a VOC devkit. Difficult objects do not count.
+    """
+    boxes = annotations.root.parent / "Annotations"
+    if not boxes.is_dir():
+        return None
+    column = {name: place for place, name in enumerate(annotations.categories)}
+    shares = np.zeros(annotations.labels.shape)
+    for row, image in enumerate(annotations.images):
+        file = boxes / f"{Path(image).stem}.xml"
+        if not file.is_file():
+            return None
+        for name, share in object_shares(file):
+            if name in column:
+                shares[row, column[name]] = max(shares[row, column[name]], share)
+    return shares
+
+
+def object_shares(file: Path) -> Iterator[tuple[str, float]]:
+    """Name and share of the picture of every object with a box that is not difficult."""
+    try:
+        page = parse_xml(file.read_bytes())
+        area = float(page.findtext("size/width") or 0) * float(page.findtext("size/height") or 0)
+        for thing in page.findall("object"):
+            sides = [float(thing.findtext(f"bndbox/{side}") or 0) for side in ("xmin", "ymin", "xmax", "ymax")]
+            left, top, right, bottom = sides
+            if area > 0 and (thing.findtext("difficult") or "").strip() != "1":
+                name = (thing.findtext("name") or "").strip()
+                yield name, min(max((right - left) * (bottom - top) / area, 0.0), 1.0)
+    except (MalformedXml, ValueError) as error:
+        raise DataError(f"The boxes in {file} cannot be read ({error}).") from error
+
+
 def reading_note(folder: Path, labels: np.ndarray, options: VocOptions) -> str:
     meaning = "absent" if options.difficult == "drop" else "unknown, and excluded from evaluation"
     return (

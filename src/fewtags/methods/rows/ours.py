@@ -55,25 +55,10 @@ ROWS = (
         method__reject=False,
     ),
     _refined(
-        "refined-discover-shared",
-        "refined, discovery only, one curve",
-        "`refined-discover` with one curve from score to probability for all categories.",
-        method__reject=False,
-        head__calibration="shared",
-    ),
-    _refined(
         "refined-discover",
         "refined, discovery only",
         "`refined` that trains unknown labels as present by their probability, and as absent with weight 1.",
         method__reject=False,
-    ),
-    _refined(
-        "refined-reject-shared",
-        "refined, rejection only, one curve",
-        "`refined-reject` with one curve from score to probability for all categories.",
-        head__refine=False,
-        method__discover=False,
-        head__calibration="shared",
     ),
     _refined(
         "refined-reject",

@@ -42,6 +42,8 @@ export const api = {
   decide: (queue, answers) => post("/api/decisions", { queue, answers }),
   undo: (step) => post("/api/undo", { step }),
   changes: (since) => get("/api/changes", { since }),
+  audit: () => get("/api/audit"),
+  newWave: () => post("/api/audit/waves", {}),
   image: (image) => get(`/api/images/${image}`),
   evidence: (image, tag) => get(`/api/images/${image}/evidence`, { tag }),
 };

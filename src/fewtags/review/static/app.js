@@ -2,6 +2,7 @@
 
 import { api } from "./api.js";
 import { ANSWERS, announce, byId, clearNotice, h, notice, openDialog, plural, toast } from "./dom.js";
+import { AuditMode } from "./audit-mode.js";
 import { Decisions } from "./decisions.js";
 import { openBulk, openSettings, openStack } from "./dialogs.js";
 import { Evidence } from "./evidence.js";
@@ -14,6 +15,7 @@ import { TagList } from "./tag-list.js";
 import { Toolbar } from "./toolbar.js";
 
 const QUEUES = [
+  ["audit", "Audit", "A few questions across all tags, whose answers say how complete the tags are"],
   ["missing", "Suggested missing", "Unlabelled tags that the model predicts, most certain first"],
   ["doubtful", "Doubtful given", "Given tags that the model would not predict without this image's own label"],
   ["random", "Random sample", "Suggestions in random order, for an unbiased estimate of how many are right"],
@@ -59,6 +61,7 @@ class App {
     this.grid = new Grid(this.decisions);
     this.evidence = new Evidence(byId("evidence"), this.decisions, options);
     this.imageMode = new ImageMode(this.decisions, options);
+    this.auditMode = new AuditMode(this.decisions, options);
     this.toolbar = new Toolbar(this.place, session.tags, session.read_only);
     this.tagMode = h("div", { class: "tag-mode" }, this.toolbar.element, this.grid.element);
     this.empty = h("div", { class: "nothing", hidden: true });
@@ -108,6 +111,8 @@ class App {
     this.grid.addEventListener("open", ({ detail }) => this.openImage(detail.place));
     this.evidence.addEventListener("answer", ({ detail }) => this.answer(detail.label));
     this.imageMode.addEventListener("answer", ({ detail }) => this.decide([detail]));
+    this.auditMode.addEventListener("failed", ({ detail }) => this.onFailed(detail));
+    this.auditMode.addEventListener("answer", ({ detail }) => this.answer(detail.label));
     this.toolbar.addEventListener("screenYes", () => this.answerScreen(1));
     this.toolbar.addEventListener("screenNo", () => this.answerScreen(-1));
     this.toolbar.addEventListener("bulk", () => this.bulk());
@@ -133,6 +138,8 @@ class App {
     this.toolbar.update();
     this.tagList.draw();
     this.mark();
+    document.body.classList.toggle("audit", this.auditing);
+    if (this.auditing) return this.showAudit();
     const wanted = JSON.stringify(this.place.view());
     if (wanted !== this.shownView) {
       this.shownView = wanted;
@@ -145,6 +152,21 @@ class App {
     else {
       this.grid.draw(true);
       this.showEvidence();
+    }
+  }
+
+  get auditing() {
+    return this.place.get("queue") === "audit";
+  }
+
+  async showAudit() {
+    document.body.classList.remove("image");
+    byId("work").replaceChildren(this.auditMode.element);
+    this.evidence.clear("");
+    try {
+      await this.auditMode.load();
+    } catch (error) {
+      this.onFailed({ error, others: [], again: () => this.show() });
     }
   }
 
@@ -183,7 +205,7 @@ class App {
   }
 
   chooseTag(tag) {
-    this.place.set({ tag, image: "" }, { step: true });
+    this.place.set({ tag, image: "", ...(this.auditing ? { queue: "missing" } : {}) }, { step: true });
     this.focusWork();
   }
 
@@ -193,7 +215,7 @@ class App {
   }
 
   setMode(mode) {
-    if (mode === this.place.get("mode")) return;
+    if (mode === this.place.get("mode") || this.auditing) return;
     if (mode === "image") this.openImage(this.grid.focused);
     else this.place.set({ mode: "tag", image: "" }, { step: true });
     this.focusWork();
@@ -242,6 +264,7 @@ class App {
   }
 
   focusWork() {
+    if (this.auditing) return this.auditMode.element.focus({ preventScroll: true });
     if (this.place.get("mode") === "image") this.imageMode.focusCurrent();
     else (this.grid.tiles.get(this.grid.focused) ?? byId("work")).focus({ preventScroll: true });
   }
@@ -249,6 +272,7 @@ class App {
   // --- answers ---
 
   answer(label) {
+    if (this.auditing) return this.auditMode.answer(label, (answers) => this.decide(answers));
     if (this.place.get("mode") === "image") return this.imageMode.answer(label);
     const stacks = this.grid.targets();
     return this.answerStacks(stacks, label);
@@ -286,7 +310,7 @@ class App {
         onAction: () => this.undo(),
       });
     }
-    if (settings.get("move-on") === "1") this.moveOn();
+    if (settings.get("move-on") === "1" && !this.auditing) this.moveOn();
   }
 
   /** To the next undecided stack. */
@@ -301,6 +325,7 @@ class App {
   async undo() {
     if (this.session.read_only) return;
     const labels = await this.decisions.undo();
+    if (this.auditing) await this.auditMode.reload();
     if (!labels.length) return this.decisions.canUndo || toast("Nothing to undo.");
     const tags = [...new Set(labels.map((label) => label.tag))].join(", ");
     toast(`↶ Undone: ${tags}, ${plural(labels.length, "image")}`);
@@ -396,9 +421,16 @@ class App {
 
   onKey(event) {
     if (isTyping(event)) return;
-    const image = this.place.get("mode") === "image";
-    const handled = this.onMoveKey(event, image) || this.onAnswerKey(event, image) || this.onOtherKey(event, image);
+    const image = this.auditing || this.place.get("mode") === "image";
+    const handled = this.auditing ? this.onAuditKey(event) : this.onMoveKey(event, image) || this.onAnswerKey(event, image) || this.onOtherKey(event, image);
     if (handled) event.preventDefault();
+  }
+
+  /** Answers, undo and help; the rest is about other queues. */
+  onAuditKey(event) {
+    const others = ["undo", "help", "search"].includes(this.keys.action(event)) || event.key.toLowerCase() === "z";
+    const digit = /^[1-9]$/.test(event.key);
+    return (!digit && this.onAnswerKey(event, false)) || (others && this.onOtherKey(event, true));
   }
 
   onMoveKey(event, image) {

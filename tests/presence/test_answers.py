@@ -1,0 +1,123 @@
+"""What answers teach: nothing before the first one, the same in any order, and the truth in the end."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fewtags.presence.answers import CENTRE, OFFSET, OWN_OFFSET, SLOPE, Answers, Correction, log1mexp
+from fewtags.presence.observation import Observation
+
+HABITS = torch.tensor([-4.0, 0.0, 2.5])
+
+
+def answered(number, offset=1.0, slope=0.1, num_categories=3, seed=0):
+    """Log-odds of unknown labels, their categories, and answers whose truth is corrected by these."""
+    generator = torch.Generator().manual_seed(seed)
+    odds = 2 * torch.randn(number, generator=generator) - 2
+    category = torch.randint(0, num_categories, (number,), generator=generator)
+    chance = (odds + offset + slope * (odds - CENTRE)).sigmoid()
+    return odds, category, torch.rand(number, generator=generator) < chance
+
+
+@pytest.mark.parametrize("clarity", [0.0, 0.2])
+def test_without_answers_nothing_is_corrected(clarity):
+    odds = torch.linspace(-12, 8, 41)[:, None].expand(-1, 3)
+    answers = Answers(Observation(HABITS, clarity), torch.zeros(3), torch.zeros(()))
+    torch.testing.assert_close(answers.present(odds), odds, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(answers.present(odds).sigmoid(), odds.sigmoid(), rtol=1e-5, atol=1e-5)
+    assert torch.equal(answers.if_unknown(odds), answers.observation.if_unknown(odds))
+
+
+def test_presence_is_known_or_unknown_and_present():
+    """P = s + (1 - s) q, with s = P(known) by the labels, and q as the answers have it."""
+    odds = torch.linspace(-8, 5, 27).double()[:, None].expand(-1, 3)
+    answers = Answers(Observation(HABITS.double(), 0.1), torch.tensor([0.5, -1.0, 0.0]).double(), torch.tensor(0.2))
+    s = odds.sigmoid() * answers.observation.known(odds)
+    q = answers.if_unknown(odds).sigmoid()
+    torch.testing.assert_close(answers.present(odds).sigmoid(), s + (1 - s) * q)
+    torch.testing.assert_close(answers.present(odds[:, 1], 1), answers.present(odds)[:, 1])
+    before = answers.observation.if_unknown(odds)
+    torch.testing.assert_close(answers.if_unknown(odds)[:, 1], before[:, 1] - 1 + 0.2 * (before[:, 1] - CENTRE))
+
+
+def test_certain_labels_stay_finite():
+    odds = torch.tensor([-200.0, -40.0, 40.0, 200.0])[:, None].expand(-1, 3)
+    answers = Answers(Observation(HABITS, 0.2), torch.full((3,), 3.0), torch.tensor(0.3))
+    assert answers.present(odds).isfinite().all()
+    assert log1mexp(torch.tensor([0.0, -1e-30, -1e30])).isfinite().all()
+
+
+def test_the_order_of_answers_does_not_matter():
+    odds, category, present = answered(60)
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(1))
+    first = Correction.of(odds, category, present, 3)
+    second = Correction.of(odds[order], category[order], present[order], 3)
+    torch.testing.assert_close(first.mean, second.mean, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(first.covariance, second.covariance, rtol=1e-8, atol=1e-8)
+
+
+def test_many_answers_find_what_is_true():
+    truth = {"offset": 1.5, "slope": -0.2}
+    off = []
+    for number in (0, 40, 20_000):
+        correction = Correction.of(*answered(number, **truth), 3)
+        off.append(float((correction.offset - truth["offset"]).abs().mean()))
+    assert off[0] == 1.5
+    assert off[2] < 0.1 < off[1] < off[0]
+    assert float(correction.slope) == pytest.approx(-0.2, abs=0.05)
+
+
+def test_the_answers_of_one_category_say_less_about_the_others():
+    odds, category, present = answered(300, offset=2.0)
+    mine = category == 0
+    offset = Correction.of(odds[mine], category[mine], present[mine], 3).offset
+    assert 0 < float(offset[1]) == pytest.approx(float(offset[2]))
+    assert float(offset[0]) > float(offset[1]) + 0.3
+
+
+def test_the_correction_is_at_the_top_of_its_posterior():
+    """Where the derivative of the log likelihood and the log priors, by autograd, is 0; the covariance is the inverse
+    of less the second."""
+    odds, category, present = answered(80)
+    correction = Correction.of(odds, category, present, 3)
+    spread = torch.tensor([OFFSET, SLOPE, *[OWN_OFFSET] * 3], dtype=torch.float64)
+
+    def posterior(at):
+        logits = odds.double() + at[0] + at[1] * (odds.double() - CENTRE) + at[2:][category]
+        likelihood = -F.binary_cross_entropy_with_logits(logits, present.double(), reduction="sum")
+        return likelihood - (at / spread).square().sum() / 2
+
+    top = correction.mean.clone().requires_grad_()
+    gradient = torch.autograd.grad(posterior(top), top)[0]
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-5, rtol=0)
+    curvature = -torch.autograd.functional.hessian(posterior, correction.mean)
+    torch.testing.assert_close(correction.covariance, torch.linalg.inv(curvature), rtol=1e-4, atol=1e-6)
+
+
+def spread_of_draws(correction):
+    offsets, slopes = zip(*correction.draws(1000), strict=True)
+    return torch.stack(offsets).std(0), float(torch.stack(slopes).std())
+
+
+def test_without_answers_draws_have_the_spread_of_the_prior():
+    nothing = torch.zeros(0)
+    offset, slope = spread_of_draws(Correction.of(nothing, nothing.long(), nothing, 3))
+    torch.testing.assert_close(offset, torch.full((3,), (OFFSET**2 + OWN_OFFSET**2) ** 0.5), rtol=0.08, atol=0)
+    assert slope == pytest.approx(SLOPE, rel=0.08)
+    wider, _ = spread_of_draws(Correction.of(nothing, nothing.long(), nothing, 3, uncertain=2.0))
+    torch.testing.assert_close(wider, torch.full((3,), (4 + OFFSET**2 + OWN_OFFSET**2) ** 0.5), rtol=0.08, atol=0)
+
+
+def test_answers_narrow_the_draws():
+    few, many = (spread_of_draws(Correction.of(*answered(number), 3))[0] for number in (30, 3000))
+    assert (many < 0.5 * few).all()
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_answers_that_are_all_the_same_stay_finite(present):
+    odds, category, _ = answered(500)
+    correction = Correction.of(odds, category, torch.full((500,), present), 3)
+    assert correction.mean.isfinite().all()
+    assert bool((correction.offset > 0).all()) is present
