@@ -55,7 +55,7 @@ def held_out(files: RunFolder, config: RunConfig) -> tuple[np.ndarray, np.ndarra
         raise UserError(
             f"The validation labels of {files.path} are partial, and the probabilities of method "
             f"'{config.method_name}' are not calibrated, so precision and recall cannot be estimated; label the "
-            "validation images completely, or use method instant or caldnr."
+            "validation images completely, or use method instant or refined."
         )
     return probabilities[read], None, f"the calibrated probabilities of {images} (expected, not measured)"
 
