@@ -70,7 +70,7 @@ def learn_decisions(judge: Judge, data: RunData) -> Correction | None:
 
 def no_answers(judged: Judged) -> Correction:
     nothing = torch.zeros(0)
-    return Correction.of(nothing, nothing.long(), nothing, judged.labels.shape[1], judged.uncertain)
+    return Correction.of(nothing, nothing.long(), nothing, judged.observation.habit, judged.uncertain)
 
 
 def held_out_quality(run: Run, thresholds: np.ndarray, known_proportion: float) -> Estimates | None:
