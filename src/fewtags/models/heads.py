@@ -88,6 +88,17 @@ class Head(nn.Module, Generic[C]):
     def forward(self, feature_map: Tensor) -> Outputs:
         raise NotImplementedError
 
+    # A head whose first part is fixed after the start says so, and that part is computed once for each image instead of
+    # in every epoch: forward(map) is from_settled(settled(map)), but for the attention.
+    settles = False
+
+    def settled(self, feature_map: Tensor) -> Tensor:
+        """[B, K] float32: all that training needs to know about the images."""
+        raise NotImplementedError
+
+    def from_settled(self, settled: Tensor) -> Outputs:
+        raise NotImplementedError
+
 
 def register_head(name: str, head: type[Head]) -> None:
     """Register your own head by name, so that `head=` accepts it and saved models find it."""
