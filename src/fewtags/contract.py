@@ -5,6 +5,7 @@ These types have no behaviour of their own, so every part of the package may use
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -83,6 +84,7 @@ class Start:
     known_proportion: Tensor | None = None  # [C] share of the present labels that are known, if estimated
     judged: Judged | None = None  # the training labels, each judged without itself, if available
     logits: Tensor | None = None  # [N, C] of the training images after it, NaN if unreadable; for `needs_start_logits`
+    details: Sequence[str] = ()  # one line per category, how its name was matched; for a file
 
 
 @dataclass(frozen=True)

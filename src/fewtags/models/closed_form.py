@@ -36,7 +36,7 @@ KEEP = 2**28  # values: the pooled features kept for the regression (1 GB)
 WINDOW_ROWS = 30_000  # windows used to compute the directions of the whitening
 NAME_SHARPNESS = 0.7  # classifiers are trained on one object per picture, photos show several
 FEW_IMAGES = 200
-MOST_NAMES_SAID = 25
+NAMES_SHOWN = 3
 WHITENING = 2.0  # added to the eigenvalues when features are whitened for the residual
 SAME_IMAGE = 0.02  # unit-length features closer than this are of the same image
 
@@ -182,7 +182,12 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         observation = Observation(model.habit.cpu(), model.clarity.cpu())
         judged = Judged(odds, fitted.images.labels, observation, float(model.uncertain), int(sums.count))
         proportion = self.presence.known_proportion(odds.to(self.presence.habit))
-        return Start("\n".join(self._sentences(judged)), proportion.clone(), judged)
+        return Start(
+            "\n".join(self._sentences(judged, names, labels)),
+            proportion.clone(),
+            judged,
+            details=[] if self.names is None else self.names.sentences,
+        )
 
     def _look_at_windows(self, fitted: Fitted, batches: Iterable[Batch], index: Tensor) -> Fitted:
         """A second pass over the batches: of all images of the fit, or of a sample, the best window."""
@@ -209,8 +214,8 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             names = self.name_scores(windows.flatten(0, 1))
             yield batch, windows, None if names is None else names.unflatten(0, windows.shape[:2])
 
-    def _sentences(self, judged: Judged) -> list[str]:
-        """About the start, for the log."""
+    def _sentences(self, judged: Judged, names: Tensor | None, of_names: Tensor) -> list[str]:
+        """About the start, for the log; `names` are scores [N, C] of images with the labels `of_names`."""
         number, labels = judged.num_images or len(judged.labels), judged.labels
         if not (labels == PRESENT).any():
             about = (
@@ -218,7 +223,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
                 "classifier. These could not be checked: review some."
             )
             few = self._about_few_images(number, labels)
-            return [f"Closed form from {number:,} images: {about}", *self._about_names(), *few]
+            return [f"Closed form from {number:,} images: {about}", *self._about_names(names, of_names), *few]
         share = float(
             (labels == PRESENT).sum() / ((labels == PRESENT).sum() + judged.hidden()[labels == UNKNOWN].sum())
         )
@@ -226,20 +231,21 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         about = f"about {share:.0%} of the tags that apply are known ({how})."
         return [
             f"Closed form from {number:,} images: {about}",
-            *self._about_names(),
+            *self._about_names(names, of_names),
             *self._about_few_images(number, labels),
         ]
 
-    def _about_names(self) -> list[str]:
-        """How each name was matched."""
-        if self.names is None:
+    def _about_names(self, scores: Tensor | None, labels: Tensor) -> list[str]:
+        """How many names are known, and how the doubtful ones were matched: those that the labels agree with least."""
+        if self.names is None or scores is None:
             return []
-        sentence = (
-            f"Names: {int(self.names.known.sum())} of {self.num_categories} are known to the backbone's classifier."
-        )
-        more = len(self.names.sentences) - MOST_NAMES_SAID
-        said = [f"  {each}" for each in self.names.sentences[:MOST_NAMES_SAID]]
-        return [sentence, *said, *([f"  and {more} more"] if more > 0 else [])]
+        known, sentences = self.names.known, self.names.sentences
+        sentence = f"Names: {int(known.sum())} of {self.num_categories} are known to the backbone's classifier."
+        if len(sentences) <= NAMES_SHOWN:
+            return [sentence, *(f"  {each}" for each in sentences)]
+        doubtful = _agreement(scores.cpu(), labels.cpu(), known.cpu()).argsort(stable=True)[:NAMES_SHOWN].tolist()
+        about = "names.txt in the run's folder says what each was taken for. Those that fit their images least:"
+        return [f"{sentence} {about}", *(f"  {sentences[c]}" for c in doubtful)]
 
     def _about_few_images(self, number: int, labels: Tensor) -> list[str]:
         """What would help most if there are few labels."""
@@ -309,6 +315,16 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
     def _base_odds(self, unit_features: Tensor) -> Tensor:
         """[N, C] by the labels alone."""
         return self.presence.base_odds(self.presence.scores(unit_features, self.name_scores(unit_features)))
+
+
+def _agreement(scores: Tensor, labels: Tensor, known: Tensor) -> Tensor:
+    """[C] how far above the mean the name scores of the images with a tag are, in standard deviations; infinite for
+    names that are unknown, or that no image has."""
+    present = labels == PRESENT
+    count = present.sum(0)
+    mean = (scores * present).sum(0) / count.clamp(min=1)
+    above = (mean - scores.mean(0)) / scores.std(0).clamp(min=1e-6)
+    return torch.where(known & (count > 0), above, torch.inf)
 
 
 class Residual(nn.Module):
