@@ -266,7 +266,7 @@ def test_a_plan_says_what_is_left_and_how_long_it_takes(grid, tmp_path):
         leave_result(run, tmp_path / run.name)
         file = RunFolder(tmp_path / run.name).result
         file.write_text(json.dumps({**json.loads(file.read_text()), "seconds": seconds}))
-    seconds = 120 + 3 * 3 * 120
+    seconds = 120 + 3 * 3 * 120 / runs[0].config.train.epochs
     about = f"about {duration(seconds)} by those that are finished."
     assert outlook(runs, tmp_path) == f"6 runs in {tmp_path}: 2 finished, 4 to do, {about}"
     assert f"about {duration(seconds / 2)} " in outlook(runs, tmp_path, at_once=2)
