@@ -11,6 +11,7 @@ from torch import Tensor
 from fewtags.contract import Batch
 from fewtags.distributed import gather_rows
 from fewtags.engine.run import Run, make_batches
+from fewtags.engine.start_wording import describe_start
 from fewtags.models.heads import Head
 from fewtags.models.quick_timm import ModelEmaV3
 
@@ -29,7 +30,7 @@ def start_head(run: Run) -> None:
         batches = decided = Decided(run, batches)
     with run.log.working(f"Fitting the {run.config.head_name} head"):
         start = run.learner.start(batches, len(run.data.train))
-    run.log.say(start.sentence)
+    run.log.say(describe_start(start, run.problem.categories))
     if decided is not None and not run.learner.objective.trains:
         decided.tell(model.head)
     run.judged = start.judged
