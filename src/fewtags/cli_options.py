@@ -164,18 +164,18 @@ class ThresholdOptions(OptionGroup):
     threshold: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="One threshold for all tags (default: the model's per-category thresholds)."),
-    ] = (None,)
+    ] = None
     precision: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Per-category thresholds at which this share of the predicted tags is right."),
-    ] = (None,)
+    ] = None
     recall: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Per-category thresholds at which this share of the true tags is found."),
-    ] = (None,)
+    ] = None
     save_thresholds: Annotated[
         bool, typer.Option("--save-thresholds", help="Save the thresholds used here with the model.")
-    ] = (False,)
+    ] = False
 
     def arguments(self) -> dict[str, Any]:
         if sum(value is not None for value in (self.threshold, self.precision, self.recall)) > 1:
@@ -187,14 +187,14 @@ class ThresholdOptions(OptionGroup):
 class InferenceOptions(OptionGroup):
     """How images are run through a model."""
 
-    workers: Annotated[int | None, typer.Option(min=0, help="Decoding threads (default: one per core).")] = (None,)
+    workers: Annotated[int | None, typer.Option(min=0, help="Decoding threads (default: one per core).")] = None
     runtime: Annotated[
         str, typer.Option(help="What runs the backbone on a CPU: auto, torch, onnxruntime or openvino.")
-    ] = ("auto",)
+    ] = "auto"
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Images in one forward pass (default: 8 on a CPU, 64 on a GPU).")
-    ] = (None,)
-    device: Device = ("auto",)
+    ] = None
+    device: Device = "auto"
 
 
 @dataclass(frozen=True)
