@@ -6,10 +6,9 @@ for, and it is gone when the process ends, however it ends.
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -62,7 +61,7 @@ class SettledRows:
     def __init__(self, num_views: int, num_images: int, broken: dict[int, str]):
         self.num_views, self.num_images, self.broken = num_views, num_images, broken
         self.width = 0
-        self.file = None
+        self.file: IO[bytes] | None = None
 
     def write(self, rows: Tensor, folder: Path) -> bool:
         """Behind those written before. False if there is no room, as is known before the first."""
@@ -70,7 +69,7 @@ class SettledRows:
             self.width = rows.shape[1]
             if self.num_views * self.num_images * self.width * 4 > SPARE * free_space(folder):
                 return False
-            self.file = tempfile.TemporaryFile(dir=folder)
+            self.file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as the batches are used)
         try:
             self.file.write(rows.contiguous().numpy().data)
             self.file.flush()
@@ -84,5 +83,6 @@ class SettledRows:
         assert self.file is not None
         found = np.empty((len(index), self.width), dtype=np.float32)
         for place, row in enumerate(index.tolist()):
-            os.preadv(self.file.fileno(), [found[place].data], (view * self.num_images + row) * found[0].nbytes)
+            self.file.seek((view * self.num_images + row) * found[place].nbytes)
+            self.file.readinto(found[place].data)  # type: ignore[attr-defined]
         return torch.from_numpy(found)

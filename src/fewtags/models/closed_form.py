@@ -11,7 +11,7 @@ the closed form, and a prior shrinks towards it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fewtags import distributed
-from fewtags.contract import Batch, Outputs, Problem, Start, WordVectors
+from fewtags.contract import Batch, FitFacts, Outputs, Start, WordVectors
 from fewtags.errors import DataError, UserError
 from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.heads import Head
@@ -36,8 +36,6 @@ from fewtags.settings import Settings
 KEEP = 2**28  # values: the pooled features kept for the regression (1 GB)
 WINDOW_ROWS = 30_000  # windows used to compute the directions of the whitening
 NAME_SHARPNESS = 0.7  # classifiers are trained on one object per picture, photos show several
-FEW_IMAGES = 200
-MOST_NAMES_SAID = 25
 WHITENING = 2.0  # added to the eigenvalues when features are whitened for the residual
 SAME_IMAGE = 0.02  # unit-length features closer than this are of the same image
 
@@ -94,14 +92,10 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         self.residual = Residual(config, in_channels, num_categories) if config.residual else None
         self.looks_at_the_average = not config.residual and not config.windows
         self.settles = self.residual is not None
-        self.categories: Sequence[str] = ()
 
     def use_names(self, names: NameScorer | None) -> None:
         """The name scores of an image, from its pooled feature."""
         self.names = names
-
-    def initialise(self, problem: Problem) -> None:
-        self.categories = problem.categories
 
     @property
     def needs_labels(self) -> bool:
@@ -144,7 +138,9 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
 
     def from_settled(self, settled: Tensor) -> Outputs:
         assert self.residual is not None
-        logits, image, parts = settled.tensor_split((self.num_categories, self.num_categories + self.in_channels), dim=1)
+        logits, image, parts = settled.tensor_split(
+            (self.num_categories, self.num_categories + self.in_channels), dim=1
+        )
         outputs = self._with_residual(logits, image, parts.unflatten(1, (-1, self.residual.width)))
         return replace(outputs, attention=None)
 
@@ -203,7 +199,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         observation = Observation(model.habit.cpu(), model.clarity.cpu())
         judged = Judged(odds, fitted.images.labels, observation, float(model.uncertain), int(sums.count))
         proportion = self.presence.known_proportion(odds.to(self.presence.habit))
-        return Start("\n".join(self._sentences(judged)), proportion.clone(), judged)
+        return Start(known_proportion=proportion.clone(), judged=judged, facts=self._facts(judged, names, labels))
 
     def _look_at_windows(self, fitted: Fitted, batches: Iterable[Batch], index: Tensor) -> Fitted:
         """A second pass over the batches: of all images of the fit, or of a sample, the best window."""
@@ -230,49 +226,24 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             names = self.name_scores(windows.flatten(0, 1))
             yield batch, windows, None if names is None else names.unflatten(0, windows.shape[:2])
 
-    def _sentences(self, judged: Judged) -> list[str]:
-        """About the start, for the log."""
-        number, labels = judged.num_images or len(judged.labels), judged.labels
-        if not (labels == PRESENT).any():
-            about = (
-                "no label is known, so tags come from their names alone, with the probabilities of the backbone's "
-                "classifier. These could not be checked: review some."
-            )
-            few = self._about_few_images(number, labels)
-            return [f"Closed form from {number:,} images: {about}", *self._about_names(), *few]
-        share = float(
-            (labels == PRESENT).sum() / ((labels == PRESENT).sum() + judged.hidden()[labels == UNKNOWN].sum())
+    def _facts(self, judged: Judged, name_scores: Tensor | None, labels_named: Tensor) -> FitFacts:
+        """`name_scores` [N, C] are of images with the labels `labels_named`."""
+        labels, names = judged.labels, self.names
+        doubtful: list[int] = []
+        if names is not None and name_scores is not None:
+            doubtful = least_agreeing(name_scores.cpu(), labels_named.cpu(), names.known.cpu())
+        known, share = (labels == PRESENT).sum(0), None
+        if known.any():
+            share = float(known.sum() / (known.sum() + judged.hidden()[labels == UNKNOWN].sum()))
+        return FitFacts(
+            num_images=judged.num_images or len(labels),
+            known_positives=tuple(known.tolist()),
+            known_share=share,
+            share_is_given=self.config.known_proportion is not None,
+            num_named=None if names is None else int(names.known.sum()),
+            name_matches=() if names is None else tuple(names.sentences),
+            doubtful_names=tuple(doubtful),
         )
-        how = "given" if self.config.known_proportion else "estimated"
-        about = f"about {share:.0%} of the tags that apply are known ({how})."
-        return [
-            f"Closed form from {number:,} images: {about}",
-            *self._about_names(),
-            *self._about_few_images(number, labels),
-        ]
-
-    def _about_names(self) -> list[str]:
-        """How each name was matched."""
-        if self.names is None:
-            return []
-        sentence = (
-            f"Names: {int(self.names.known.sum())} of {self.num_categories} are known to the backbone's classifier."
-        )
-        more = len(self.names.sentences) - MOST_NAMES_SAID
-        said = [f"  {each}" for each in self.names.sentences[:MOST_NAMES_SAID]]
-        return [sentence, *said, *([f"  and {more} more"] if more > 0 else [])]
-
-    def _about_few_images(self, number: int, labels: Tensor) -> list[str]:
-        """What would help most if there are few labels."""
-        if number >= FEW_IMAGES:
-            return []
-        known = (labels == PRESENT).sum(0)
-        fewest = known.argsort(stable=True)[:3].tolist()
-        which = ", ".join(f"'{self.categories[c]}' ({int(known[c])} known)" for c in fewest if c < len(self.categories))
-        return [
-            f"{number} images are few: rankings will be rough, and of tags predicted with 70 % on average, 60 or 80 % "
-            "may be right. More known tags help most" + (f", above all of {which}." if which else ".")
-        ]
 
     # --- changing labels ---
 
@@ -330,6 +301,17 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
     def _base_odds(self, unit_features: Tensor) -> Tensor:
         """[N, C] by the labels alone."""
         return self.presence.base_odds(self.presence.scores(unit_features, self.name_scores(unit_features)))
+
+
+def least_agreeing(scores: Tensor, labels: Tensor, named: Tensor) -> list[int]:
+    """Categories whose name and known images disagree, worst first: by how far above the mean the name scores of these
+    images are, in standard deviations."""
+    present = labels == PRESENT
+    count = present.sum(0)
+    mean = (scores * present).sum(0) / count.clamp(min=1)
+    above = (mean - scores.mean(0)) / scores.std(0).clamp(min=1e-6)
+    judged = (named & (count > 0)).nonzero().flatten()
+    return judged[above[judged].argsort(stable=True)].tolist()
 
 
 class Residual(nn.Module):
