@@ -87,6 +87,7 @@ class FitFacts:
     share_is_given: bool = False  # by the user; otherwise it is estimated
     num_named: int | None = None  # categories whose name the backbone's classifier knows; None without one
     name_matches: tuple[str, ...] = ()  # how each name was matched
+    doubtful_names: tuple[int, ...] = ()  # categories, first the one whose name fits its known images least
 
 
 @dataclass(frozen=True)

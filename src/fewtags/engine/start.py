@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from fewtags import distributed
+from fewtags.atomic import atomic_write
 from fewtags.contract import Batch
 from fewtags.distributed import gather_rows
 from fewtags.engine.run import Run
@@ -31,6 +33,9 @@ def start_head(run: Run) -> None:
     with run.log.working(f"Fitting the {run.config.head_name} head"):
         start = run.learner.start(batches, len(run.data.train))
     run.log.say(describe_start(start, run.problem.categories))
+    if start.facts is not None and start.facts.name_matches and distributed.is_main():
+        with atomic_write(run.files.names) as temporary:
+            temporary.write_text("\n".join(start.facts.name_matches) + "\n", encoding="utf-8")
     if decided is not None and not run.learner.objective.trains:
         decided.tell(model.head)
     run.judged = start.judged

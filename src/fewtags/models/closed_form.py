@@ -183,7 +183,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         observation = Observation(model.habit.cpu(), model.clarity.cpu())
         judged = Judged(odds, fitted.images.labels, observation, float(model.uncertain), int(sums.count))
         proportion = self.presence.known_proportion(odds.to(self.presence.habit))
-        return Start(known_proportion=proportion.clone(), judged=judged, facts=self._facts(judged))
+        return Start(known_proportion=proportion.clone(), judged=judged, facts=self._facts(judged, names, labels))
 
     def _look_at_windows(self, fitted: Fitted, batches: Iterable[Batch], index: Tensor) -> Fitted:
         """A second pass over the batches: of all images of the fit, or of a sample, the best window."""
@@ -210,8 +210,12 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             names = self.name_scores(windows.flatten(0, 1))
             yield batch, windows, None if names is None else names.unflatten(0, windows.shape[:2])
 
-    def _facts(self, judged: Judged) -> FitFacts:
+    def _facts(self, judged: Judged, name_scores: Tensor | None, labels_named: Tensor) -> FitFacts:
+        """`name_scores` [N, C] are of images with the labels `labels_named`."""
         labels, names = judged.labels, self.names
+        doubtful: list[int] = []
+        if names is not None and name_scores is not None:
+            doubtful = least_agreeing(name_scores.cpu(), labels_named.cpu(), names.known.cpu())
         known, share = (labels == PRESENT).sum(0), None
         if known.any():
             share = float(known.sum() / (known.sum() + judged.hidden()[labels == UNKNOWN].sum()))
@@ -222,6 +226,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             share_is_given=self.config.known_proportion is not None,
             num_named=None if names is None else int(names.known.sum()),
             name_matches=() if names is None else tuple(names.sentences),
+            doubtful_names=tuple(doubtful),
         )
 
     # --- changing labels ---
@@ -280,6 +285,17 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
     def _base_odds(self, unit_features: Tensor) -> Tensor:
         """[N, C] by the labels alone."""
         return self.presence.base_odds(self.presence.scores(unit_features, self.name_scores(unit_features)))
+
+
+def least_agreeing(scores: Tensor, labels: Tensor, named: Tensor) -> list[int]:
+    """Categories whose name and known images disagree, worst first: by how far above the mean the name scores of these
+    images are, in standard deviations."""
+    present = labels == PRESENT
+    count = present.sum(0)
+    mean = (scores * present).sum(0) / count.clamp(min=1)
+    above = (mean - scores.mean(0)) / scores.std(0).clamp(min=1e-6)
+    judged = (named & (count > 0)).nonzero().flatten()
+    return judged[above[judged].argsort(stable=True)].tolist()
 
 
 class Residual(nn.Module):

@@ -30,7 +30,7 @@ from fewtags.atomic import atomic_write, file_checksum, write_json
 from fewtags.contract import WordVectors
 from fewtags.data.preprocess import InputConfig
 from fewtags.data.tag_tree import TagTree
-from fewtags.errors import UserError
+from fewtags.errors import UserError, no_such_folder
 from fewtags.models.backbones import timm_weights
 from fewtags.models.build import ModelConfig, build_classifier
 from fewtags.models.classifier import Classifier
@@ -157,6 +157,8 @@ def load_model(folder: str | Path) -> SavedModel:
             return _load_format_2(place)
         if (place / "tagger.json").is_file():
             return _load_format_1(place)
+    if not folder.exists():
+        raise no_such_folder(folder)
     raise UserError(f"{folder} contains no trained model (no {CONFIG}); pass the folder of a finished run.")
 
 
