@@ -301,7 +301,7 @@ def test_the_residual_is_the_product_with_each_category_s_attended_feature(world
 @pytest.mark.parametrize("training", [False, True])
 def test_what_is_settled_before_training_gives_the_same_outputs(world, training):
     head, maps = with_weights(world).train(training), world[0][:50]
-    assert head.settles
+    assert head.spec.settles
     settled = head.settled(maps).detach()
     torch.manual_seed(1)
     expected = head(maps)
@@ -312,4 +312,4 @@ def test_what_is_settled_before_training_gives_the_same_outputs(world, training)
 
 
 def test_nothing_is_settled_without_a_residual(world):
-    assert not started(world)[0].settles
+    assert not started(world)[0].spec.settles

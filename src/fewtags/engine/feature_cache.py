@@ -168,7 +168,7 @@ class CachedBatches:
             broken = {row: self.cache.broken[row] for row in rows if row in self.cache.broken}
             index = torch.tensor([row for row in rows if row not in broken], dtype=torch.long)
             maps = self.cache.rows(view, index)
-            yield Loaded(Batch(maps, self.labels[index], index) if len(index) else None, broken)
+            yield Loaded(Batch(maps, self.labels[index], index, are_maps=True) if len(index) else None, broken)
 
 
 # --- what to cache ---

@@ -45,14 +45,14 @@ def settle(run: Run, batches: Batches, title: str) -> Batches:
 
 def settles(model: Classifier) -> bool:
     """Does nothing before the head's trained part change?"""
-    frozen = model.takes_maps and model.backbone.num_frozen == len(model.backbone.stages)
-    return frozen and model.head.settles and not list(model.neck.parameters())
+    frozen = model.backbone.num_frozen == len(model.backbone.stages) and not list(model.neck.parameters())
+    return frozen and model.head.spec.settles
 
 
 @torch.inference_mode()
 def settled_rows(run: Run, maps: Tensor) -> Tensor:
     model = run.model
-    return model.head.settled(model.feature_map(maps.to(run.device)).float()).cpu()
+    return model.head.settled(model.feature_map(maps.to(run.device), are_maps=True).float()).cpu()
 
 
 class SettledRows:

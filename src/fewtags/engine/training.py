@@ -25,7 +25,7 @@ from fewtags.engine.evaluation import Batches, predict, predict_some
 from fewtags.engine.predictions import measure
 from fewtags.engine.quality import estimate_run
 from fewtags.engine.record import load_last, log_opening, restore, save_run, write_epochs, write_record
-from fewtags.engine.run import Measured, Run, build_run, choose_device, is_mean, make_batches, repeatable
+from fewtags.engine.run import Measured, Run, build_run, choose_device, is_mean, repeatable
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.schedule import lr_factor
@@ -119,6 +119,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 def start_new(run: Run) -> None:
     log_opening(run)
+    _ = run.train_batches  # computing features may fail; until then nothing is written
     run.log.open(flat(run.config.nested()))
     write_record(run)
     start_head(run)
@@ -352,7 +353,7 @@ def measure_split(run: Run, split: str) -> Scores | None:
         return None
     if split not in run.latest:
         if split not in run.eval_batches:
-            batches = make_batches(run.config, run.learner, part, run.device, training=False, log=run.log)
+            batches = run.batches_of(part)
             run.eval_batches[split] = settle(run, batches, "Preparing evaluation") if run.num_epochs else batches
         batches = run.eval_batches[split]
         with run.log.progress_bar("Evaluating", batches.num_steps, "batches") as bar:
@@ -405,9 +406,8 @@ def finish_run(run: Run) -> RunResult:
         with run.log.working("Estimating quality"):
             estimates = estimate_run(run, saved)
         result |= {"estimates": estimates} if estimates else {}
-        # Saved again with the model card's numbers: estimating may take long, and the model is already safe.
-        saved = replace(saved, data=data_facts(run.data), quality=quality_facts(result, run.data))
-        saved.save(run.files.model)
+        # The model card's numbers come last: estimating may take long, and the model is already safe.
+        replace(saved, data=data_facts(run.data), quality=quality_facts(result, run.data)).save_about(run.files.model)
         write_json(run.files.result, {**result, "unreadable_images": len(run.broken)})
         run.log.finish(result, category_table(run, result, thresholds))
     return RunResult(run.folder, last, run.best, split, run.seconds, run.epoch, result.get("estimates"))
@@ -462,10 +462,9 @@ def thresholds_of(run: Run) -> np.ndarray:
 
 def some_training_batches(run: Run) -> Batches:
     """The training images shuffled, without augmentation, except for maps cached with it."""
-    if run.learner.model.takes_maps or not run.config.input.augment:
+    if run.caches_features or not run.config.input.augment:
         return run.train_batches
-    plain = run.config.model_copy(update={"input": run.config.input.model_copy(update={"augment": False})})
-    return make_batches(plain, run.learner, run.data.train, run.device, training=True)
+    return run.batches_of(run.data.train, shuffle=True)
 
 
 def finished_result(files: RunFolder, config: RunConfig) -> RunResult | None:

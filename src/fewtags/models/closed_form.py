@@ -24,7 +24,8 @@ from fewtags import distributed
 from fewtags.contract import Batch, FitFacts, Outputs, Start, WordVectors
 from fewtags.errors import DataError, UserError
 from fewtags.labels import PRESENT, UNKNOWN
-from fewtags.models.heads import Head
+from fewtags.models.closed_form_of_0_1 import current_state
+from fewtags.models.heads import Head, HeadSpec
 from fewtags.models.names import NameScorer
 from fewtags.presence.estimates import Judged
 from fewtags.presence.model import Fitted, Presence
@@ -73,9 +74,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
                 else values
             )
 
-    needs_start = True
-    uses_names = True
-    assumes_random_labels = True
+    spec = HeadSpec(uses_names=True, needs_start=True, assumes_random_labels=True, calibrated=True)
 
     feature_norm: Tensor
     told_features: Tensor
@@ -90,8 +89,8 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         self.register_buffer("told_features", torch.zeros(0, in_channels))
         self.register_buffer("told_labels", torch.zeros(0, 3, dtype=torch.int32))
         self.residual = Residual(config, in_channels, num_categories) if config.residual else None
-        self.looks_at_the_average = not config.residual and not config.windows
-        self.settles = self.residual is not None
+        average = not config.residual and not config.windows
+        self.spec = replace(self.spec, looks_at_the_average=average, settles=config.residual)
 
     def use_names(self, names: NameScorer | None) -> None:
         """The name scores of an image, from its pooled feature."""
@@ -169,12 +168,19 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             setattr(self, name, torch.empty_like(state[prefix + name], device=self.feature_norm.device))
         super()._load_from_state_dict(state, prefix, *more)
 
+    @classmethod
+    def current_state(cls, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        return current_state(state, prefix)
+
     # --- the start ---
 
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
         """In one pass over the batches; two with `windows`, so they should not be an iterator then."""
         seen = FeatureAccumulator(
-            self.num_categories, self.in_channels, num_images, None if self.looks_at_the_average else self.config.window
+            self.num_categories,
+            self.in_channels,
+            num_images,
+            None if self.spec.looks_at_the_average else self.config.window,
         )
         for batch in batches:
             seen.add(batch)
