@@ -53,12 +53,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Batch:
-    images: Tensor  # [B, 3, H, W], or the cached maps [B, D, h, w] of the frozen stages
+    images: Tensor  # [B, 3, H, W], or maps [B, D, h, w] of the frozen stages, or [B, K] by `Head.settled`
     labels: Tensor  # [B, C] int8: 1 known present, 0 unknown, -1 known absent
     index: Tensor  # [B] row of each image in Problem.labels
+    are_maps: bool = False  # `images` are maps
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(*(t.to(device, non_blocking=True) for t in (self.images, self.labels, self.index)))
+        images, labels, index = (t.to(device, non_blocking=True) for t in (self.images, self.labels, self.index))
+        return Batch(images, labels, index, self.are_maps)
 
 
 @dataclass(frozen=True)
@@ -76,13 +78,27 @@ class Outputs:
 
 
 @dataclass(frozen=True)
+class FitFacts:
+    """What the log says about a closed form, in numbers; engine/start_wording.py makes the sentences."""
+
+    num_images: int
+    known_positives: tuple[int, ...]  # of each category
+    known_share: float | None  # of the tags that apply, how many are known; None if no tag is known
+    share_is_given: bool = False  # by the user; otherwise it is estimated
+    num_named: int | None = None  # categories whose name the backbone's classifier knows; None without one
+    name_matches: tuple[str, ...] = ()  # how each name was matched
+    doubtful_names: tuple[int, ...] = ()  # categories, first the one whose name fits its known images least
+
+
+@dataclass(frozen=True)
 class Start:
     """What a head learned from its pass over the training images, before the first step."""
 
-    sentence: str  # for the log
+    sentence: str = ""  # for the log
     known_proportion: Tensor | None = None  # [C] share of the present labels that are known, if estimated
     judged: Judged | None = None  # the training labels, each judged without itself, if available
     logits: Tensor | None = None  # [N, C] of the training images after it, NaN if unreadable; for `needs_start_logits`
+    facts: FitFacts | None = None  # of a closed form, instead of a sentence
 
 
 @dataclass(frozen=True)

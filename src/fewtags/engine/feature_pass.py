@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from typing import Protocol, TypeVar
 
@@ -61,7 +62,7 @@ class FeaturePass:
         with torch.inference_mode():
             maps = self.runtime.run(loaded.batch.images)
             features = (maps if self.finish is None else self.finish(maps)).cpu()
-        return Loaded(Batch(features, loaded.batch.labels, loaded.batch.index), loaded.broken)
+        return Loaded(Batch(features, loaded.batch.labels, loaded.batch.index, are_maps=True), loaded.broken)
 
 
 class Pass(Protocol):
@@ -90,7 +91,7 @@ class FeatureBatches:
                 yield loaded
             else:
                 index = loaded.batch.index
-                yield Loaded(Batch(loaded.batch.images, self.labels[index], index), loaded.broken)
+                yield Loaded(replace(loaded.batch, labels=self.labels[index]), loaded.broken)
 
 
 def average(maps: Tensor) -> Tensor:

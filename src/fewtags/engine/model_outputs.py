@@ -140,7 +140,7 @@ def compute_outputs(
             unreadable |= loaded.broken
             if loaded.batch is None:
                 continue
-            maps = model.feature_map(loaded.batch.images.to(where))
+            maps = model.feature_map(loaded.batch.images.to(where), loaded.batch.are_maps)
             outputs = {"logits": model.head(maps).logits, "features": unit_length(maps.float().mean((2, 3)))}
             for name, values in outputs.items():
                 if name not in files:
@@ -149,7 +149,6 @@ def compute_outputs(
                     files[name] = np.lib.format.open_memmap(place / f"{name}.npy", "w+", kind, shape)
                     reserve(place / f"{name}.npy")
                 files[name][loaded.batch.index.numpy()] = values.float().cpu().numpy()
-    model.takes_maps = False
     if not files:
         raise DataError(f"None of the {num_images} images could be read: {next(iter(unreadable.values()))}")
     for file in files.values():
@@ -163,7 +162,6 @@ def batches_for(
 ) -> Batches:
     """Features from the run's cache if it has one; else from one pass over the image files."""
     model = saved.classifier
-    model.takes_maps = True
     if config is not None:
         model.backbone.freeze_before(first_trained(config.model))
         wanted = config.cache.enabled is not True or model.backbone.num_frozen > 0

@@ -56,7 +56,6 @@ def judge_run(run: Run, saved: SavedModel) -> Judge:
     """From another pass over the training images; its outputs are cached for `fewtags discover`."""
     train, folder = run.data.train, run.files.outputs
     outputs = model_outputs(saved, train, folder, config=run.config, device=str(run.device), quiet=run.log.quiet)
-    saved.classifier.takes_maps = run.learner.model.takes_maps
     return Judge.of(outputs, train.labels if run.data.given is None else run.data.given, saved.classifier.head)
 
 
