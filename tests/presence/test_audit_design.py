@@ -68,9 +68,7 @@ def test_labels_are_drawn_as_often_as_their_probability_says():
         expected[place] = asked.inclusion
     seen = counts > 0
     error = np.sqrt(expected * (1 - expected) / 3000)
-    often = 3000 * expected >= 5  # fewer are not normally distributed
-    assert (np.abs(counts / 3000 - expected)[often] < 5 * error[often]).all()
-    assert counts[seen & ~often].mean() < 5
+    assert (np.abs(counts / 3000 - expected)[seen] <= 5 * error[seen] + 1e-9).all()  # some are certain
     assert seen.mean() > 0.9  # no label is without a chance
 
 

@@ -66,44 +66,45 @@ def log1mexp(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Correction:
-    """Offset, slope, doubt and a category's own offsets, with their covariance."""
+    """Offset, slope, doubt and the own offsets of the S categories that were asked about, with their covariance.
 
-    mean: Tensor  # [C + 3]
-    covariance: Tensor  # [C + 3, C + 3]
+    The others have the prior's own offset: 0, with its spread.
+    """
+
+    mean: Tensor  # [3 + S]
+    covariance: Tensor  # [3 + S, 3 + S]
+    asked: Tensor  # [S] categories
     habits: Tensor  # [C] less their mean
     number: int  # of answers
 
     @classmethod
-    def of(
-        cls, odds: Tensor, category: Tensor, present: Tensor, habit: Tensor, uncertain: float = 0.0
-    ) -> Correction:
+    def of(cls, odds: Tensor, category: Tensor, present: Tensor, habit: Tensor, uncertain: float = 0.0) -> Correction:
         """From answers `present` [n] about unknown labels of these log-odds [n] and `category` [n].
 
         `habit` [C] and how `uncertain` it is are those of the observation model.
         """
-        habits = habit.detach().cpu().double() - habit.double().mean().cpu()
-        size = len(habits) + 3
-        inputs = torch.zeros(len(odds), size, dtype=torch.float64)
-        inputs[:, 0], inputs[:, 1], inputs[:, 2] = 1.0, odds.double() - CENTRE, habits[category]
-        inputs[torch.arange(len(odds)), 3 + category] = 1.0
-        prior, spread = torch.zeros(size, dtype=torch.float64), torch.full((size,), OWN_OFFSET, dtype=torch.float64)
+        habits = (habit - habit.mean()).double().cpu()
+        asked, place = category.unique(return_inverse=True)
+        odds, said = odds.double(), present.double()
+        own = F.one_hot(place, len(asked)) if len(asked) else torch.zeros(0, 0)
+        inputs = torch.cat([torch.stack([torch.ones_like(odds), odds - CENTRE, habits[category]], dim=1), own], dim=1)
+        prior, spread = torch.zeros(3 + len(asked)).double(), torch.full((3 + len(asked),), OWN_OFFSET).double()
         prior[1], prior[2] = USUAL_SLOPE, USUAL_DOUBT
         spread[0], spread[1], spread[2] = math.hypot(OFFSET, uncertain), SLOPE, DOUBT
-        precision, mean, said = spread.pow(-2), prior.clone(), present.double()
-        information = torch.diag(precision)
+        precision, mean = spread.pow(-2), prior.clone()
         for _ in range(_STEPS):
-            chance = (odds.double() + inputs @ mean).sigmoid()
+            chance = (odds + inputs @ mean).sigmoid()
             information = (inputs * (chance * (1 - chance))[:, None]).T @ inputs + torch.diag(precision)
             step = torch.linalg.solve(information, inputs.T @ (said - chance) - precision * (mean - prior)).clamp(-1, 1)
             mean = mean + step
             if float(step.abs().max()) < _CLOSE:
                 break
-        return cls(mean, torch.linalg.inv(information), habits, len(odds))
+        return cls(mean, torch.linalg.inv(information), asked, habits, len(odds))
 
     @property
     def offset(self) -> Tensor:
         """[C]"""
-        return self._offset(self.mean)
+        return self._offset(self.mean, torch.zeros_like(self.habits))
 
     @property
     def slope(self) -> Tensor:
@@ -115,7 +116,9 @@ class Correction:
         root = torch.linalg.cholesky(self.covariance)
         for _ in range(number):
             drawn = self.mean + root @ torch.randn(len(self.mean), generator=generator, dtype=torch.float64)
-            yield self._offset(drawn), drawn[1].float()
+            others = OWN_OFFSET * torch.randn(len(self.habits), generator=generator, dtype=torch.float64)
+            yield self._offset(drawn, others), drawn[1].float()
 
-    def _offset(self, values: Tensor) -> Tensor:
-        return (values[0] + values[2] * self.habits + values[3:]).float()
+    def _offset(self, values: Tensor, own: Tensor) -> Tensor:
+        """`own` [C] are the own offsets of categories that nobody was asked about."""
+        return (values[0] + values[2] * self.habits + own.index_copy(0, self.asked, values[3:])).float()
