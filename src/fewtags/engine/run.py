@@ -22,7 +22,7 @@ from fewtags.data.loaders import image_batches
 from fewtags.data.prepare import RunData
 from fewtags.engine.cluster import active_cluster
 from fewtags.engine.evaluation import Batches
-from fewtags.engine.feature_cache import cached_batches, keeps_averages, keeps_features
+from fewtags.engine.features import FeatureMaker, cached_batches, keeps_averages, keeps_features
 from fewtags.engine.predictions import Predictions
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
@@ -31,6 +31,7 @@ from fewtags.labels import PRESENT
 from fewtags.methods import objective_class
 from fewtags.methods.base import Learner
 from fewtags.metrics import Scores
+from fewtags.models.backbones import Backbone
 from fewtags.models.build import build_classifier, is_from_scratch, make_problem
 from fewtags.models.classifier import Classifier
 from fewtags.models.heads import Head
@@ -193,18 +194,24 @@ def make_batches(
         )
     return cached_batches(
         annotations,
-        model.backbone,
-        config.input,
-        config.cache,
+        feature_maker(config, model.backbone, device, augment=augment),
         pooled=keeps_averages(config.cache, model),
-        augment=augment,
         shuffle=training,
         batch_size=config.train.batch_size,
         seed=config.seed,
-        workers=config.train.workers,
-        device=device,
-        precision=precision_of(config.train.precision, device),
         log=log,
+    )
+
+
+def feature_maker(config: RunConfig, backbone: Backbone, device: torch.device, *, augment: bool) -> FeatureMaker:
+    return FeatureMaker(
+        backbone,
+        config.input,
+        config.cache,
+        device,
+        precision_of(config.train.precision, device),
+        seed=config.seed if augment else None,
+        workers=config.train.workers,
     )
 
 
