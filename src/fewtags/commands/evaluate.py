@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fewtags.commands.models import How, OpenModel, open_model
+from fewtags.commands.models import Inference, OpenModel, open_model
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.engine.onnx_tagger import is_exported
@@ -65,7 +65,7 @@ def evaluate_saved(
     warnings += [] if part.complete else [f"Warning: {part.partial_warning('measured')}"]
     with progress_bar("Evaluating", len(part), unit="images") as bar:
         files = (part.path(row) for row in range(len(part)))
-        predictions = gathered(model.predict(files, How(device), len(part)), part.labels.shape, bar.step)
+        predictions = gathered(model.predict(files, Inference(device), len(part)), part.labels.shape, bar.step)
     warnings += [f"Skipped: {reason}" for reason in predictions.broken.values()]
     limits = threshold_of(threshold, model)
     estimates = None

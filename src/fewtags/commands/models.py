@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class How:
+class Inference:
     """How images are run through the model; None and "auto" let the model choose."""
 
     device: str = "auto"
@@ -38,7 +38,11 @@ class OpenModel(Protocol):
     tree: TagTree
 
     def predict(
-        self, files: Iterable[Path], how: How, num_files: int | None = None, say: Callable[[str], object] = ...
+        self,
+        files: Iterable[Path],
+        inference: Inference,
+        num_files: int | None = None,
+        say: Callable[[str], object] = ...,
     ) -> Iterator[Prediction]:
         """Predictions in order; `say` receives a sentence about the runtime, if there was a choice."""
 
@@ -71,18 +75,18 @@ class ExportedModel:
     def predict(
         self,
         files: Iterable[Path],
-        how: How,
+        inference: Inference,
         num_files: int | None = None,
         say: Callable[[str], object] = lambda _: None,
     ) -> Iterator[Prediction]:
         runs_it = "openvino" if self.file.suffix == ".xml" else "onnxruntime"
-        if how.runtime not in ("auto", runs_it):
-            raise UserError(f"{self.file} is run by {runs_it}; --runtime {how.runtime} is for a run's folder.")
+        if inference.runtime not in ("auto", runs_it):
+            raise UserError(f"{self.file} is run by {runs_it}; --runtime {inference.runtime} is for a run's folder.")
         if active_cluster() is not None:
             raise UserError(f"--ray needs the model of a run, but {self.file} is an exported one; remove --ray.")
-        if how.device not in ("auto", "cpu"):
-            raise UserError(f"An exported model runs on the CPU; --device {how.device} is for a run's folder.")
-        return self.tagger.predict_files(files, how.batch_size, how.workers)
+        if inference.device not in ("auto", "cpu"):
+            raise UserError(f"An exported model runs on the CPU; --device {inference.device} is for a run's folder.")
+        return self.tagger.predict_files(files, inference.batch_size, inference.workers)
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
@@ -113,16 +117,13 @@ class SavedFolder:
     def predict(
         self,
         files: Iterable[Path],
-        how: How,
+        inference: Inference,
         num_files: int | None = None,
         say: Callable[[str], object] = lambda _: None,
     ) -> Iterator[Prediction]:
         from fewtags.engine.prediction import predict_files
 
-        return predict_files(
-            self.saved, files, num_files=num_files, device=how.device, batch_size=how.batch_size, workers=how.workers,
-            runtime=how.runtime, say=say,
-        )  # fmt: skip
+        return predict_files(self.saved, files, num_files=num_files, say=say, **asdict(inference))
 
     def fingerprint(self) -> str:
         from fewtags.models.tensor_files import add_tensors  # brings torch

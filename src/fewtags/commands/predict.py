@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from fewtags.atomic import naming, write_json
-from fewtags.commands.models import How, open_model
+from fewtags.commands.models import Inference, open_model
 from fewtags.data.csv_cells import protected, unprotected
 from fewtags.data.image_files import Skipped, iter_images, no_images
 from fewtags.data.remote import remote_url
@@ -50,7 +50,7 @@ def write_predictions(
     all_scores: bool = False,
     overwrite: bool = False,
     writer: TagWriter | None = None,
-    how: How | None = None,
+    inference: Inference | None = None,
     quiet: bool = False,
 ) -> int:
     """Tag images, streaming to a CSV or JSON lines file, or as CSV to standard output. Returns how many failed."""
@@ -90,7 +90,7 @@ def write_predictions(
             bar.skip(written.count)
         write = row_writer(out, stream, rows, written, writer)
         todo = (path for path in iter_images(images) if name_of(path, 0) not in written)
-        predictions = model.predict(todo, how or How(), total - written.count, bar.say)
+        predictions = model.predict(todo, inference or Inference(), total - written.count, bar.say)
         return write_all(predictions, write, stream, bar.step, out)
 
 
