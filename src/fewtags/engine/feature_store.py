@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import sqlite3
 import time
@@ -41,6 +42,7 @@ VERSION = 1
 ROWS_PER_CHUNK = 256  # that share a checksum: 32 MB of maps, 0.6 MB of averages
 LARGEST_FILE = 2**32  # bytes, after which a new one is begun
 PATIENCE = 60.0  # seconds to wait for another process that writes to the index
+OURS = re.compile(r"[0-9a-f]{24}(-pooled|\.part|\.damaged)?|\.images|\.locks|index\.sqlite(-journal)?")
 NO_FILE = np.zeros(2, dtype=np.uint64)  # the content of a file that is not there
 
 TABLES = f"""
@@ -179,9 +181,11 @@ class FeatureStore:
         ]
 
     def empty(self) -> None:
-        """Whoever uses it at this moment keeps what it has open, and computes the rest again."""
+        """Remove what is ours, also of earlier versions. Whoever uses it at this moment keeps what it has open, and
+        computes the rest again."""
         for entry in self.root.iterdir() if self.root.is_dir() else ():
-            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+            if OURS.fullmatch(entry.name):
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
     def drop(self, keys: Iterable[str]) -> None:
         """Remove some shelves."""
