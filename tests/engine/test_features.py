@@ -18,7 +18,7 @@ from conftest import TinyConfig
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import split_data
 from fewtags.data.preprocess import InputConfig
-from fewtags.engine import feature_store, features
+from fewtags.engine import feature_store, features, prediction
 from fewtags.engine.feature_store import FeatureStore
 from fewtags.engine.features import CachedBatches, FeatureMaker, cached_batches
 from fewtags.engine.run_log import RunLog, read_rows
@@ -342,3 +342,72 @@ def test_much_is_announced_before_it_is_written(own, backbone, tmp_path, monkeyp
     maker = FeatureMaker(backbone, INPUT, CacheConfig(folder=str(tmp_path / "cache")), torch.device("cpu"))
     cached_batches(own, maker, shuffle=False, batch_size=4, log=log)
     assert f"Feature maps of all images are cached in {tmp_path / 'cache'}" in capsys.readouterr().err
+
+
+# --- prediction ---
+
+
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that `predict` decodes."""
+    names, original = [], prediction.plain_sample
+
+    def plain_sample(picture, row, side):
+        names.append(picture.name)
+        return original(picture, row, side)
+
+    monkeypatch.setattr(prediction, "plain_sample", plain_sample)
+    return names
+
+
+def test_predict_computes_what_is_new_and_keeps_it(cli, patches, tags_file, tmp_path, monkeypatch):
+    """The images of the run are known already; the second time all are."""
+    settings = (*FROZEN[:2], "model.backbone=test_resnet", "model.pretrained=false", "input.size=32")
+    data = (
+        patches.root,
+        "--tags",
+        tags_file,
+        f"cache.folder={tmp_path / 'cache'}",
+        *settings,
+        "--out",
+        tmp_path / "run",
+    )
+    assert cli("train", *data, "-q", "-o", "complete=true").code == 0
+    new = tmp_path / "new"
+    new.mkdir()
+    Image.new("RGB", (40, 40), (200, 30, 30)).save(new / "red.png")
+    (new / "broken.jpg").write_bytes(b"no picture")
+    seen = decoded(monkeypatch)
+    first = cli("predict", tmp_path / "run", patches.root, new, "--all-scores", "-q")
+    assert first.code == 0, first.err
+    assert sorted(seen) == ["broken.jpg", "red.png"]
+    assert kept(tmp_path / "cache")["pooled"] == [49]
+    seen.clear()
+    assert cli("predict", tmp_path / "run", patches.root, new, "--all-scores", "-q").out == first.out
+    assert seen == ["broken.jpg"]
+    monkeypatch.setattr("fewtags.commands.models.SavedFolder.cache", lambda _: CacheConfig(enabled=False))
+    plain = cli("predict", tmp_path / "run", patches.root, new, "--all-scores", "-q").out
+    rows = [[line.split(",")[4:] for line in text.splitlines()[1:]] for text in (first.out, plain)]
+    for kept_row, plain_row in zip(*rows, strict=True):
+        np.testing.assert_allclose(*([float(x or 0) for x in row] for row in (kept_row, plain_row)), atol=2e-3)
+
+
+def test_damaged_features_are_computed_again_by_predict(cli, patches, tags_file, tmp_path, monkeypatch):
+    settings = (*FROZEN[:2], "model.backbone=test_resnet", "model.pretrained=false", "input.size=32")
+    data = (
+        patches.root,
+        "--tags",
+        tags_file,
+        f"cache.folder={tmp_path / 'cache'}",
+        *settings,
+        "--out",
+        tmp_path / "run",
+    )
+    assert cli("train", *data, "-q", "-o", "complete=true").code == 0
+    before = cli("predict", tmp_path / "run", patches.root, "-q").out
+    (file,) = (tmp_path / "cache").glob("*/0.bin")
+    content = bytearray(file.read_bytes())
+    content[1000] ^= 255
+    file.write_bytes(content)
+    seen = decoded(monkeypatch)
+    assert cli("predict", tmp_path / "run", patches.root, "-q").out == before
+    assert len(seen) == 48

@@ -24,6 +24,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
@@ -151,12 +152,17 @@ class FeatureStore:
         return found
 
     def known_contents(self, stamps: np.ndarray) -> np.ndarray:
-        """[N, 2] of files that were read before; NO_FILE for others."""
+        """[N, 2] of files that were read before this store was opened; NO_FILE for others."""
+        table, hashes = self._contents
+        place = table.find(stamps)
+        return np.where((place >= 0)[:, None], hashes[place] if len(hashes) else 0, NO_FILE)
+
+    @cached_property
+    def _contents(self) -> tuple[KeyTable, np.ndarray]:
         with self.connected() as database:
             rows = database.execute("SELECT stamps, hashes FROM contents ORDER BY id").fetchall()
-        known, hashes = (as_keys(b"".join(row[part] for row in rows)) for part in range(2))
-        place = KeyTable(known).find(stamps)
-        return np.where((place >= 0)[:, None], hashes[place] if len(hashes) else 0, NO_FILE)
+        stamps, hashes = (as_keys(b"".join(row[part] for row in rows)) for part in range(2))
+        return KeyTable(stamps), hashes
 
     def _remember(self, stamps: np.ndarray, hashes: np.ndarray) -> None:
         if len(stamps):
