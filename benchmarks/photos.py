@@ -353,7 +353,7 @@ def difference(run: Path, number: int) -> dict[str, Any]:
             maps = saved.classifier.eval().backbone(images)
             pooled = maps.mean((2, 3))
             features.append(float((pooled[0] - pooled[1]).norm() / pooled[0].norm()))
-            scores.append(saved.classifier.after_backbone(maps).logits.numpy())
+            scores.append(saved.classifier.head(saved.classifier.neck(maps).float()).logits.numpy())
     present = truth.any(0)
     maps_of = [
         mean_average_precision(np.stack([score[which] for score in scores])[:, present], truth[:, present])

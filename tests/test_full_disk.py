@@ -11,7 +11,7 @@ import torch
 
 from conftest import TINY, Cli
 from fewtags import atomic
-from fewtags.atomic import append_line, atomic_write, reserve
+from fewtags.atomic import append_line, atomic_write
 from fewtags.models import saved as saved_models
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -131,11 +131,3 @@ def test_a_feature_cache_that_does_not_fit_goes_on_later(cli: Cli, patches, tags
     for file in files:
         file.unlink()
     assert cli(*data, "--out", tmp_path / "second").code == 0
-
-
-def test_room_for_a_mapped_file_is_asked_for_beforehand(tmp_path):
-    file = tmp_path / "numbers.npy"
-    np.lib.format.open_memmap(file, "w+", np.float32, (1000, 100))
-    assert file.stat().st_blocks * 512 < 10**5
-    reserve(file)
-    assert file.stat().st_blocks * 512 >= file.stat().st_size

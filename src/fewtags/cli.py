@@ -149,7 +149,8 @@ def check(
         Path | None,
         typer.Option(help="Write likely duplicates (plurals, typos) to this file, for --aliases."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="List every finding, and count every category.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
     """Audit a dataset before training: every unreadable, missing or duplicate image, odd labels, counts per category.
 
@@ -158,7 +159,7 @@ def check(
     from fewtags.commands.check import check_data
 
     result, wrote = check_data(data, reader.tags, reader.format, reader.options, propose)
-    print(result.to_json() if json else result.render())
+    print(result.to_json() if json else result.render(everything))
     if wrote:
         print(wrote, file=sys.stderr)
     if result.fatal:
@@ -444,7 +445,7 @@ def discover(
             moved_to=moved_to,
         )
     console = Console(highlight=False)
-    for part in tables(found):
+    for part in tables(found, console.width):
         console.print(part, markup=False) if isinstance(part, str) else console.print(part)
     for file, write in ((csv, write_csv), (jsonl, write_jsonl)):
         if file is not None:
@@ -655,9 +656,9 @@ def serve(
     """Serve tags over HTTP for images POSTed to /v1/tags (extra: serve).
 
     `curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:8000/v1/tags`, or several as a form:
-    `curl -F images=@a.jpg -F images=@b.jpg ...`. Health: /healthz, /readyz; Prometheus: /metrics; /openapi.json. With
-    FEWTAGS_API_KEY in the environment clients must send it as `X-API-Key`. Ctrl-C and SIGTERM finish the
-    requests in flight, then stop.
+    `curl -F images=@a.jpg -F images=@b.jpg ...`. The API to try in a browser: /docs. Health: /healthz,
+    /readyz; Prometheus: /metrics. With FEWTAGS_API_KEY in the environment clients must send it as `X-API-Key`. Ctrl-C
+    and SIGTERM finish the requests in flight, then stop.
     """
     from fewtags.commands.serve import key_from_environment, serve_label_studio
     from fewtags.commands.serve import serve as serve_model
@@ -688,24 +689,28 @@ def bench(
     only: Annotated[
         list[str] | None, typer.Option(help="Only runs with this in their name (caldnr/known-10); may be repeated.")
     ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="List the runs and stop.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="List the runs, say how many are left and how long they take, and stop.")
+    ] = False,
     machines: ClusterOptions,
     quiet: Quiet = False,
 ) -> None:
     """Run a whole comparison and write its tables. Run it again to resume: finished runs are skipped.
 
-    With more epochs they continue, unless their learning rate followed a cosine to the last epoch. Leaves runs.csv and
-    tables.md, .csv and .tex in its folder, which `fewtags report` turns into a page. Exits with code 1 when a run
-    failed; the other runs still finish.
+    If the grid now asks for more epochs, finished runs are trained further. The cosine schedule does not allow this:
+    it has fixed the learning rate of every epoch. Leaves runs.csv and tables.md, .csv and .tex in its folder, which
+    `fewtags report` turns into a page. Exits with code 1 when a run failed; the other runs still finish.
     """
     from fewtags.experiments.grid import named_like, read_grid
 
     runs = read_grid(grid, settings or [])
     wanted = named_like(runs, only or [])
+    from fewtags.experiments.bench import Bench, outlook
+
     if plan:
         print("\n".join(run.name for run in wanted))
+        print(outlook(wanted, out or Path("runs") / grid.stem, workers), file=sys.stderr)
         return
-    from fewtags.experiments.bench import Bench
     from fewtags.experiments.executors import LocalExecutor
     from fewtags.experiments.ray_executor import RayExecutor
 

@@ -53,12 +53,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Batch:
-    images: Tensor  # [B, 3, H, W], or the cached maps [B, D, h, w] of the frozen stages
+    images: Tensor  # [B, 3, H, W], or maps [B, D, h, w] of the frozen stages
     labels: Tensor  # [B, C] int8: 1 known present, 0 unknown, -1 known absent
     index: Tensor  # [B] row of each image in Problem.labels
+    are_maps: bool = False  # `images` are maps
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(*(t.to(device, non_blocking=True) for t in (self.images, self.labels, self.index)))
+        images, labels, index = (t.to(device, non_blocking=True) for t in (self.images, self.labels, self.index))
+        return Batch(images, labels, index, self.are_maps)
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class FitFacts:
     share_is_given: bool = False  # by the user; otherwise it is estimated
     num_named: int | None = None  # categories whose name the backbone's classifier knows; None without one
     name_matches: tuple[str, ...] = ()  # how each name was matched
+    doubtful_names: tuple[int, ...] = ()  # categories, first the one whose name fits its known images least
 
 
 @dataclass(frozen=True)

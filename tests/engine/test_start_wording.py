@@ -29,15 +29,18 @@ def test_few_images_are_said_to_be_few_with_the_tags_of_which_least_are_known():
     assert said.endswith("above all of 'dog' (0 known), 'sea' (2 known), 'cat' (7 known).")
 
 
-def test_how_each_name_was_matched_up_to_25():
+def test_how_names_were_matched_all_if_few_else_the_three_that_fit_least():
     said = lines(num_named=3, name_matches=("sun: 1 class", "sea: 2 classes"))
     assert said[1:] == [
         "Names: 3 of 4 are known to the backbone's classifier.",
         "  sun: 1 class",
         "  sea: 2 classes",
     ]
-    said = lines(num_named=3, name_matches=tuple(str(number) for number in range(30)))
-    assert said[-2:] == ["  24", "  and 5 more"]
+    matches = tuple(f"{number}: 1 class" for number in range(30))
+    said = lines(num_named=3, name_matches=matches, doubtful_names=(9, 4, 27, 1))
+    assert "names.txt" in said[1]
+    assert said[2:] == ["  9: 1 class", "  4: 1 class", "  27: 1 class"]
+    assert "Those that fit" not in lines(num_named=3, name_matches=matches)[1]  # nothing is known to compare with
 
 
 def test_a_head_of_your_own_says_its_sentence():

@@ -101,6 +101,18 @@ def test_names_are_used_reported_saved_and_loaded(world):
     torch.testing.assert_close(fresh(maps).logits, logits)
 
 
+def test_the_name_that_fits_its_images_least_is_the_most_doubtful_one(world):
+    """Category 2 is matched to the class of category 3, as "athlete" to jocks."""
+    names = name_scorer(world)
+    names.members[2] = names.members[3]
+    head = ClosedFormHead(ClosedFormHead.Config(), DIM, CATEGORIES).eval()
+    head.use_names(names)
+    with torch.no_grad():
+        start = head.start(batches(world), NUM)
+    assert start.facts.doubtful_names[0] == 2
+    assert sorted(start.facts.doubtful_names) == list(range(CATEGORIES))
+
+
 def test_names_alone_make_a_tagger(world):
     maps, truth, labels = world
     head = ClosedFormHead(ClosedFormHead.Config(), DIM, CATEGORIES).eval()

@@ -17,7 +17,7 @@ from fewtags.data.tag_tree import TagTree
 from fewtags.engine.cluster import active_cluster
 from fewtags.engine.onnx_tagger import ExportedTagger, is_exported
 from fewtags.engine.predictions import Prediction
-from fewtags.errors import UserError
+from fewtags.errors import UserError, no_such_folder
 from fewtags.train_settings import CacheConfig
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def open_model(path: Path) -> OpenModel:
     if is_exported(path):
         return ExportedModel(path)
     if not path.exists():
-        raise UserError(f"{path} does not exist, so there is no trained model in it.")
+        raise no_such_folder(path)
     if path.is_file():
         raise UserError(f"{path} is not a model; pass a run's folder, or a .onnx or .xml file from `fewtags export`.")
     return SavedFolder(path)

@@ -256,7 +256,7 @@ class Annotations:
 
     def partial_warning(self, split: str) -> str:
         """A warning that these labels, which are used for evaluation, are partial."""
-        how = "unknown ones count as absent, so the true precision is higher than the measured one"
+        how = "no absence is known, so precision can only be estimated"
         if (self.labels == ABSENT).any():
             how = "only the known ones count"
         return f"{self.unknown_share:.0%} of the {split} labels are unknown; {how}."

@@ -53,11 +53,15 @@ def propose_merges(counts: Mapping[str, int]) -> list[Proposal]:
 
 def write_proposals(proposals: list[Proposal], file: Path) -> None:
     """An alias file with one line per proposal; doubtful ones are commented out. Never overwrites a file."""
-    if file.exists():
-        raise UserError(f"{file} already exists and may have been edited; choose another name or remove it.")
+    must_be_new(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as temporary:
         temporary.write_text("\n".join(_lines(proposals)) + "\n", encoding="utf-8")
+
+
+def must_be_new(file: Path) -> None:
+    if file.exists():
+        raise UserError(f"{file} already exists and may have been edited; choose another name or remove it.")
 
 
 def _lines(proposals: list[Proposal]) -> Iterator[str]:

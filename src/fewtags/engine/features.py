@@ -115,7 +115,8 @@ class CachedBatches:
             if not len(index):
                 yield Loaded(None, broken)
                 continue
-            yield Loaded(Batch(features.rows(number % features.num_views, index), self.labels[index], index), broken)
+            maps = features.rows(number % features.num_views, index)
+            yield Loaded(Batch(maps, self.labels[index], index, are_maps=True), broken)
 
 
 # --- what to keep ---

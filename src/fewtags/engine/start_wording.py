@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fewtags.contract import FitFacts, Start
 
 FEW_IMAGES = 200  # below this, the rankings of VOC's tags were rough
-MOST_NAMES = 25  # lines about single names
+MOST_NAMES = 3  # lines about single names
 FEWEST_SHOWN = 3  # categories that more known tags would help most
 
 
@@ -31,16 +31,15 @@ def about_labels(facts: FitFacts) -> str:
 
 
 def about_names(facts: FitFacts) -> list[str]:
-    """How each name was matched."""
+    """How many names are known, and how the doubtful ones were matched: those that fit their images least."""
     if facts.num_named is None:
         return []
-    number = len(facts.known_positives)
-    more = len(facts.name_matches) - MOST_NAMES
-    return [
-        f"Names: {facts.num_named} of {number} are known to the backbone's classifier.",
-        *(f"  {match}" for match in facts.name_matches[:MOST_NAMES]),
-        *([f"  and {more} more"] if more > 0 else []),
-    ]
+    sentence = f"Names: {facts.num_named} of {len(facts.known_positives)} are known to the backbone's classifier."
+    if len(facts.name_matches) <= MOST_NAMES:
+        return [sentence, *(f"  {match}" for match in facts.name_matches)]
+    about = "names.txt in the run's folder says what each was taken for."
+    doubtful = [f"  {facts.name_matches[category]}" for category in facts.doubtful_names[:MOST_NAMES]]
+    return [f"{sentence} {about}" + (" Those that fit their images least:" if doubtful else ""), *doubtful]
 
 
 def about_few_images(facts: FitFacts, categories: Sequence[str]) -> list[str]:

@@ -50,7 +50,7 @@ def make_problem(
 ) -> Problem:
     """The problem as known before training; word vectors only if the head needs them."""
     vectors = None
-    if head_class(head_name).needs_words:
+    if head_class(head_name).spec.needs_words:
         vectors = find_word_vectors(categories, words.source, words.dim, seed=seed)
     return Problem(tuple(categories), torch.from_numpy(labels), vectors, dataset, seed)
 
@@ -82,7 +82,7 @@ def build_classifier(
 ) -> Classifier:
     """With the names of the `categories`, a head that uses names gets what the backbone knows about them."""
     kind = head_class(head_name)
-    names = getattr(head, "names", "none") if kind.uses_names and categories and not model.width else "none"
+    names = getattr(head, "names", "none") if kind.spec.uses_names and categories and not model.width else "none"
     source = Path(model.weights) if model.weights is not None and load_weights else None
     from_model = source is not None and source.is_dir()
     backbone = create_backbone(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ from fewtags import distributed
 from fewtags.contract import Batch, FitFacts, Outputs, Start, WordVectors
 from fewtags.errors import DataError, UserError
 from fewtags.labels import PRESENT, UNKNOWN
-from fewtags.models.heads import Head
+from fewtags.models.closed_form_of_0_1 import current_state
+from fewtags.models.heads import Head, HeadSpec
 from fewtags.models.names import NameScorer
 from fewtags.presence.estimates import Judged
 from fewtags.presence.model import Fitted, Presence
@@ -72,9 +74,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
                 else values
             )
 
-    needs_start = True
-    uses_names = True
-    assumes_random_labels = True
+    spec = HeadSpec(uses_names=True, needs_start=True, assumes_random_labels=True, calibrated=True)
 
     feature_norm: Tensor
     told_features: Tensor
@@ -89,7 +89,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         self.register_buffer("told_features", torch.zeros(0, in_channels))
         self.register_buffer("told_labels", torch.zeros(0, 3, dtype=torch.int32))
         self.residual = Residual(config, in_channels, num_categories) if config.residual else None
-        self.looks_at_the_average = not config.residual and not config.windows
+        self.spec = replace(self.spec, looks_at_the_average=not config.residual and not config.windows)
         self.feature_dim = self.residual.width if self.residual is not None else None
 
     def use_names(self, names: NameScorer | None) -> None:
@@ -146,12 +146,19 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             setattr(self, name, torch.empty_like(state[prefix + name], device=self.feature_norm.device))
         super()._load_from_state_dict(state, prefix, *more)
 
+    @classmethod
+    def current_state(cls, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        return current_state(state, prefix)
+
     # --- the start ---
 
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
         """In one pass over the batches; two with `windows`, so they should not be an iterator then."""
         seen = FeatureAccumulator(
-            self.num_categories, self.in_channels, num_images, None if self.looks_at_the_average else self.config.window
+            self.num_categories,
+            self.in_channels,
+            num_images,
+            None if self.spec.looks_at_the_average else self.config.window,
         )
         for batch in batches:
             seen.add(batch)
@@ -176,7 +183,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         observation = Observation(model.habit.cpu(), model.clarity.cpu())
         judged = Judged(odds, fitted.images.labels, observation, float(model.uncertain), int(sums.count))
         proportion = self.presence.known_proportion(odds.to(self.presence.habit))
-        return Start(known_proportion=proportion.clone(), judged=judged, facts=self._facts(judged))
+        return Start(known_proportion=proportion.clone(), judged=judged, facts=self._facts(judged, names, labels))
 
     def _look_at_windows(self, fitted: Fitted, batches: Iterable[Batch], index: Tensor) -> Fitted:
         """A second pass over the batches: of all images of the fit, or of a sample, the best window."""
@@ -203,8 +210,12 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             names = self.name_scores(windows.flatten(0, 1))
             yield batch, windows, None if names is None else names.unflatten(0, windows.shape[:2])
 
-    def _facts(self, judged: Judged) -> FitFacts:
+    def _facts(self, judged: Judged, name_scores: Tensor | None, labels_named: Tensor) -> FitFacts:
+        """`name_scores` [N, C] are of images with the labels `labels_named`."""
         labels, names = judged.labels, self.names
+        doubtful: list[int] = []
+        if names is not None and name_scores is not None:
+            doubtful = least_agreeing(name_scores.cpu(), labels_named.cpu(), names.known.cpu())
         known, share = (labels == PRESENT).sum(0), None
         if known.any():
             share = float(known.sum() / (known.sum() + judged.hidden()[labels == UNKNOWN].sum()))
@@ -215,6 +226,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             share_is_given=self.config.known_proportion is not None,
             num_named=None if names is None else int(names.known.sum()),
             name_matches=() if names is None else tuple(names.sentences),
+            doubtful_names=tuple(doubtful),
         )
 
     # --- changing labels ---
@@ -273,6 +285,17 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
     def _base_odds(self, unit_features: Tensor) -> Tensor:
         """[N, C] by the labels alone."""
         return self.presence.base_odds(self.presence.scores(unit_features, self.name_scores(unit_features)))
+
+
+def least_agreeing(scores: Tensor, labels: Tensor, named: Tensor) -> list[int]:
+    """Categories whose name and known images disagree, worst first: by how far above the mean the name scores of these
+    images are, in standard deviations."""
+    present = labels == PRESENT
+    count = present.sum(0)
+    mean = (scores * present).sum(0) / count.clamp(min=1)
+    above = (mean - scores.mean(0)) / scores.std(0).clamp(min=1e-6)
+    judged = (named & (count > 0)).nonzero().flatten()
+    return judged[above[judged].argsort(stable=True)].tolist()
 
 
 class Residual(nn.Module):
