@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fewtags.labels import PRESENT
 from fewtags.presence.estimates import Judged
 
 
@@ -44,7 +45,7 @@ class Problem:
     @property
     def known_positives(self) -> Tensor:
         """[C] number of training images known to show each category."""
-        return (self.labels == 1).sum(0)
+        return (self.labels == PRESENT).sum(0)
 
     def prior(self) -> Tensor:
         """[C] share of the training images known to show each category, never quite 0 or 1."""
