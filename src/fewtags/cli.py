@@ -411,7 +411,7 @@ def discover(
             moved_to=moved_to,
         )
     console = Console(highlight=False)
-    for part in tables(found):
+    for part in tables(found, console.width):
         console.print(part, markup=False) if isinstance(part, str) else console.print(part)
     for file, write in ((csv, write_csv), (jsonl, write_jsonl)):
         if file is not None:
@@ -622,9 +622,9 @@ def serve(
     """Serve tags over HTTP for images POSTed to /v1/tags (extra: serve).
 
     `curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:8000/v1/tags`, or several as a form:
-    `curl -F images=@a.jpg -F images=@b.jpg ...`. Health: /healthz, /readyz; Prometheus: /metrics; /openapi.json. With
-    FEWTAGS_API_KEY in the environment clients must send it as `X-API-Key`. Ctrl-C and SIGTERM finish the
-    requests in flight, then stop.
+    `curl -F images=@a.jpg -F images=@b.jpg ...`. The API to try in a browser: /docs. Health: /healthz,
+    /readyz; Prometheus: /metrics. With FEWTAGS_API_KEY in the environment clients must send it as `X-API-Key`. Ctrl-C
+    and SIGTERM finish the requests in flight, then stop.
     """
     from fewtags.commands.serve import key_from_environment, serve_label_studio
     from fewtags.commands.serve import serve as serve_model

@@ -163,11 +163,21 @@ class ThresholdOptions(OptionGroup):
 
     threshold: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="One threshold for all tags (default: the model's per-category thresholds)."),
+        typer.Option(
+            min=0,
+            max=1,
+            help="No tag below this probability (default: the model's per-category thresholds; with --precision, in "
+            "addition to it).",
+        ),
     ] = None
     precision: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Per-category thresholds at which this share of the predicted tags is right."),
+        typer.Option(
+            min=0,
+            max=1,
+            help="Per-category thresholds at which this share of the predicted tags is right on average; single tags "
+            "may be less probable.",
+        ),
     ] = None
     recall: Annotated[
         float | None,
@@ -178,8 +188,8 @@ class ThresholdOptions(OptionGroup):
     ] = False
 
     def arguments(self) -> dict[str, Any]:
-        if sum(value is not None for value in (self.threshold, self.precision, self.recall)) > 1:
-            raise UserError("--threshold, --precision and --recall each choose the thresholds; give one of them.")
+        if self.recall is not None and (self.threshold is not None or self.precision is not None):
+            raise UserError("--recall chooses the thresholds by itself; leave out --threshold and --precision.")
         return asdict(self)
 
 

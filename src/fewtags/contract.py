@@ -54,7 +54,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Batch:
-    images: Tensor  # [B, 3, H, W], or maps [B, D, h, w] of the frozen stages
+    images: Tensor  # [B, 3, H, W], or maps [B, D, h, w] of the frozen stages, or [B, K] by `Head.settled`
     labels: Tensor  # [B, C] int8: 1 known present, 0 unknown, -1 known absent
     index: Tensor  # [B] row of each image in Problem.labels
     are_maps: bool = False  # `images` are maps

@@ -13,6 +13,7 @@ from fewtags.models.closed_form import ClosedFormHead, Whiten
 from fewtags.models.names import NameScorer
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import Basis, ImageSums
+from fewtags.presence.windows import unit_windows
 
 DIM, NUM, CATEGORIES = 24, 600, 4
 
@@ -152,7 +153,6 @@ def test_the_residual_is_zero_at_the_start_and_gets_gradients(world):
     plain, with_residual = started(world)[0], started(world, residual=True, width=16)[0]
     outputs = with_residual(maps)
     torch.testing.assert_close(outputs.logits, plain(maps).logits)
-    assert outputs.features.shape == (NUM, CATEGORIES, 16)
     torch.testing.assert_close(outputs.attention.sum((2, 3)), torch.ones(NUM, CATEGORIES))
     assert [name for name, _ in plain.named_parameters()] == []
     with_residual.residual.attended_weight.data.normal_()
@@ -275,3 +275,41 @@ def test_one_photo_or_copies_of_it_make_a_working_tagger(copies, settings):
         if head.residual is None:
             head.relabel(maps[0].mean((1, 2)), 1, PRESENT)
             assert head(maps).logits.isfinite().all()
+
+
+def with_weights(world, **settings):
+    head, _ = started(world, residual=True, windows=True, width=16, **settings)
+    for weight in head.parameters():
+        weight.data.normal_()
+    return head
+
+
+def test_the_residual_is_the_product_with_each_category_s_attended_feature(world):
+    """By the definition: the feature of a category is the mean of the windows by its attention."""
+    head, maps = with_weights(world), world[0][:50]
+    residual = head.residual
+    windows, _ = unit_windows(maps, 3)
+    image, windows = residual.whitened(F.normalize(maps.mean((2, 3))), windows)
+    attention = torch.einsum("bld,cd->bcl", windows, residual.first_query + residual.query).softmax(2)
+    features = torch.einsum("bcl,bld->bcd", attention, windows)
+    expected = image @ residual.pooled_weight.T + residual.bias
+    expected = expected + torch.einsum("bcd,cd->bc", features, residual.attended_weight)
+    torch.testing.assert_close(residual(image, windows)[0], expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(head(maps).attention.flatten(2), attention, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_what_is_settled_before_training_gives_the_same_outputs(world, training):
+    head, maps = with_weights(world).train(training), world[0][:50]
+    assert head.spec.settles
+    settled = head.settled(maps).detach()
+    torch.manual_seed(1)
+    expected = head(maps)
+    torch.manual_seed(1)
+    found = head.from_settled(settled)
+    torch.testing.assert_close(found.logits, expected.logits)
+    torch.testing.assert_close(found.prior, expected.prior)
+
+
+def test_nothing_is_settled_without_a_residual(world):
+    assert not started(world)[0].spec.settles

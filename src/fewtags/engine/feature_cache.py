@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 import torch
@@ -93,6 +93,10 @@ class FeatureCache:
             unchecked.check_all()
         return cls(maps, broken, unchecked)
 
+    @property
+    def num_views(self) -> int:
+        return len(self.maps)
+
     def rows(self, view: int, index: Tensor) -> Tensor:
         """[B, D, h, w] float32"""
         if self.unchecked is not None:
@@ -134,10 +138,22 @@ def as_bytes(rows: Tensor) -> memoryview:
     return rows.contiguous().flatten().view(torch.uint8).numpy().data
 
 
+class Rows(Protocol):
+    """What is kept of each image, in one or several views of it."""
+
+    @property
+    def broken(self) -> Mapping[int, str]: ...
+
+    @property
+    def num_views(self) -> int: ...
+
+    def rows(self, view: int, index: Tensor) -> Tensor: ...
+
+
 class CachedBatches:
     """Batches of cached maps, in the order and with the views that `ImageBatches` would give."""
 
-    def __init__(self, cache: FeatureCache, labels: Tensor, sampler: EpochBatches):
+    def __init__(self, cache: Rows, labels: Tensor, sampler: EpochBatches):
         self.cache, self.labels, self.sampler = cache, labels, sampler
 
     @property
@@ -146,7 +162,7 @@ class CachedBatches:
 
     def epoch(self, number: int = 0, from_step: int = 0) -> Iterator[Loaded]:
         self.sampler.start(number, from_step)
-        view = number % len(self.cache.maps)
+        view = number % self.cache.num_views
         for batch in self.sampler:
             rows = [row for _, row in batch]
             broken = {row: self.cache.broken[row] for row in rows if row in self.cache.broken}

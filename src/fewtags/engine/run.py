@@ -23,6 +23,7 @@ from fewtags.data.prepare import RunData
 from fewtags.engine.cluster import active_cluster
 from fewtags.engine.evaluation import Batches
 from fewtags.engine.feature_cache import cached_batches, keeps_averages, keeps_features
+from fewtags.engine.moving_average import MovingAverage
 from fewtags.engine.predictions import Predictions
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
@@ -34,7 +35,6 @@ from fewtags.metrics import Scores
 from fewtags.models.build import build_classifier, is_from_scratch, make_problem
 from fewtags.models.classifier import Classifier
 from fewtags.models.heads import Head
-from fewtags.models.quick_timm import ModelEmaV3
 from fewtags.presence.estimates import Judged
 
 
@@ -56,7 +56,7 @@ class Run:
     learner: Learner
     wrapped: nn.Module  # the learner as called: compiled or distributed
     scaler: torch.amp.GradScaler
-    ema: ModelEmaV3 | None
+    ema: MovingAverage | None
     caches_features: bool  # what the frozen stages make of images is computed once
     log: RunLog
     eval_batches: dict[str, Batches] = field(default_factory=dict)
@@ -149,7 +149,7 @@ def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.devi
         learner=learner,
         wrapped=wrap(learner, config, device),
         scaler=torch.amp.GradScaler(device.type, enabled=half),
-        ema=ModelEmaV3(learner.model, decay=config.train.ema) if config.train.ema else None,
+        ema=MovingAverage(learner.model, config.train.ema) if config.train.ema else None,
         caches_features=caches,
         log=log,
     )

@@ -12,10 +12,10 @@ from fewtags import distributed
 from fewtags.atomic import atomic_write
 from fewtags.contract import Batch
 from fewtags.distributed import gather_rows
+from fewtags.engine.moving_average import MovingAverage
 from fewtags.engine.run import Run
 from fewtags.engine.start_wording import describe_start
 from fewtags.models.heads import Head
-from fewtags.models.quick_timm import ModelEmaV3
 
 
 def start_head(run: Run) -> None:
@@ -42,7 +42,7 @@ def start_head(run: Run) -> None:
     run.known_proportion = None if start.known_proportion is None else float(start.known_proportion.mean())
     model.train(was_training)
     if run.ema is not None:
-        run.ema = ModelEmaV3(model, decay=run.config.train.ema)  # a copy of the model after the start
+        run.ema = MovingAverage(model, run.config.train.ema)  # a copy of the model after the start
     run.seconds += time.monotonic() - started
 
 

@@ -29,6 +29,7 @@ from fewtags.engine.run import Measured, Run, build_run, choose_device, is_mean,
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.schedule import lr_factor
+from fewtags.engine.settled import settle
 from fewtags.engine.start import start_head
 from fewtags.engine.thresholds import choose_thresholds
 from fewtags.errors import DataError, Interrupted, RunFailed, UserError
@@ -88,6 +89,8 @@ def train(
         try:
             run = build_run(config, folder, data, device, log)
             start_new(run) if checkpoint is None else resume_from(run, checkpoint)
+            if run.num_epochs > run.epoch:
+                run.train_batches = settle(run, run.train_batches, "Preparing training images")
             with stop_signals() as stop, repeatable(config.train.deterministic):
                 while run.epoch < run.num_epochs:
                     train_one_epoch(run, stop)
@@ -350,7 +353,8 @@ def measure_split(run: Run, split: str) -> Scores | None:
         return None
     if split not in run.latest:
         if split not in run.eval_batches:
-            run.eval_batches[split] = run.batches_of(part)
+            batches = run.batches_of(part)
+            run.eval_batches[split] = settle(run, batches, "Preparing evaluation") if run.num_epochs else batches
         batches = run.eval_batches[split]
         with run.log.progress_bar("Evaluating", batches.num_steps, "batches") as bar:
             predictions = predict(run.model, batches, part.labels.shape, run.device, run.autocast, bar.step)

@@ -41,6 +41,8 @@ class Classifier(nn.Module):
     def forward(self, images: Tensor, are_maps: bool = False) -> Outputs:
         """The backbone runs in the configured precision, the head in single precision: rounded logits tie, which costs
         up to one point of mAP."""
+        if images.ndim == 2:
+            return self.head.from_settled(images)
         feature_map = self.feature_map(images, are_maps)
         with torch.autocast(feature_map.device.type, enabled=False):
             return self.head(feature_map.float())

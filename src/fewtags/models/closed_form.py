@@ -89,8 +89,8 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         self.register_buffer("told_features", torch.zeros(0, in_channels))
         self.register_buffer("told_labels", torch.zeros(0, 3, dtype=torch.int32))
         self.residual = Residual(config, in_channels, num_categories) if config.residual else None
-        self.spec = replace(self.spec, looks_at_the_average=not config.residual and not config.windows)
-        self.feature_dim = self.residual.width if self.residual is not None else None
+        average = not config.residual and not config.windows
+        self.spec = replace(self.spec, looks_at_the_average=average, settles=config.residual)
 
     def use_names(self, names: NameScorer | None) -> None:
         """The name scores of an image, from its pooled feature."""
@@ -123,9 +123,31 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         if self.residual is None:
             return Outputs(logits)
         assert windows is not None
-        more, features, attention = self.residual(pooled, windows, grid)
+        outputs = self._with_residual(logits, *self.residual.whitened(pooled, windows))
+        assert outputs.attention is not None
+        return replace(outputs, attention=outputs.attention.transpose(1, 2).unflatten(2, grid))
+
+    def settled(self, feature_map: Tensor) -> Tensor:
+        """The closed form's logits, the whitened image and its whitened windows, in a row."""
+        assert self.residual is not None
+        pooled = unit_length(feature_map.float().mean((2, 3)))
+        windows, grid = unit_windows(feature_map.float(), self.config.window)
+        image, parts = self.residual.whitened(pooled, windows)
+        return torch.cat([self._closed_form(pooled, windows, grid), image, parts.flatten(1)], dim=1)
+
+    def from_settled(self, settled: Tensor) -> Outputs:
+        assert self.residual is not None
+        logits, image, parts = settled.tensor_split(
+            (self.num_categories, self.num_categories + self.in_channels), dim=1
+        )
+        outputs = self._with_residual(logits, image, parts.unflatten(1, (-1, self.residual.width)))
+        return replace(outputs, attention=None)
+
+    def _with_residual(self, logits: Tensor, image: Tensor, windows: Tensor) -> Outputs:
+        assert self.residual is not None
+        more, attention = self.residual(image, windows)
         prior = self.residual.squared_weights() * self.config.prior / 2 if self.training else None
-        return Outputs(logits + more, features, attention, prior)
+        return Outputs(logits + more, attention=attention, prior=prior)
 
     def _closed_form(self, pooled: Tensor, windows: Tensor | None, grid: tuple[int, int]) -> Tensor:
         """[B, C] log-odds, from unit-length features of the images [B, D] and of their windows [B, L, D]."""
@@ -315,17 +337,19 @@ class Residual(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_categories))
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, pooled: Tensor, windows: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-        """What to add to the logits [B, C], each category's feature [B, C, width], its attention [B, C, h', w'].
+    def whitened(self, pooled: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, D] and [B, L, width], of features of unit length of images [B, D] and their windows [B, L, D]."""
+        return self.whiten(pooled), self.whiten_windows(windows)
 
-        By features of unit length of the images [B, D] and of the windows [B, L, D] in a `grid` of h', w'.
-        """
-        windows = self.whiten_windows(windows)  # [B, L, width]
-        attention = (windows @ (self.first_query + self.query).T).softmax(1).transpose(1, 2)  # [B, C, L]
-        features = attention @ windows
-        logits = self.dropout(self.whiten(pooled)) @ self.pooled_weight.T + self.bias
-        logits = logits + torch.einsum("bcd,cd->bc", self.dropout(features), self.attended_weight)
-        return logits, features, attention.unflatten(2, grid)
+    def forward(self, image: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
+        """What to add to the logits [B, C], and each category's attention [B, L, C], by whitened images and windows."""
+        attention = (windows @ (self.first_query + self.query).T).softmax(1)
+        logits = self.dropout(image) @ self.pooled_weight.T + self.bias
+        # The feature of a category is the mean of the windows by its attention. Its product with v_c is the mean of
+        # theirs, if all categories drop the same dimensions; their features would be the largest tensor of a step.
+        if self.training:
+            windows = windows * self.dropout(torch.ones_like(windows[:, :1]))
+        return logits + (attention * (windows @ self.attended_weight.T)).sum(1), attention
 
     def squared_weights(self) -> Tensor:
         return self.pooled_weight.square().sum() + self.attended_weight.square().sum()

@@ -44,6 +44,7 @@ class HeadSpec:
     starts_plain: bool = True  # that pass is without augmentation; otherwise as in the first epoch
     assumes_random_labels: bool = False  # at the start; `relabel` is then told of labels decided in a review
     looks_at_the_average: bool = False  # of the map only, so nothing else has to be cached
+    settles: bool = False  # its first part is fixed after the start, and computed once instead of in every epoch
     calibrated: bool = False  # its start gives probabilities of presence, not of being known to be present
 
 
@@ -99,6 +100,14 @@ class Head(nn.Module, Generic[C]):
         images with these pooled features [n, D], for `categories` [n]."""
 
     def forward(self, feature_map: Tensor) -> Outputs:
+        raise NotImplementedError
+
+    def settled(self, feature_map: Tensor) -> Tensor:
+        """[B, K] float32: all that training needs to know about the images, for a head that `settles`."""
+        raise NotImplementedError
+
+    def from_settled(self, settled: Tensor) -> Outputs:
+        """As forward, but without the attention."""
         raise NotImplementedError
 
     @classmethod
