@@ -238,7 +238,7 @@ def compute_cache(data: Annotations, folder: Path) -> Child:
         from fewtags.models.build import make_problem
 
         torch.manual_seed(0)
-        problem = make_problem(config.head_name, config.words, part.categories, part.labels, part.name, 0)
+        problem = make_problem(config.head_name, config.words, part.categories, part.labels, 0)
         backbone = build_learner(config, problem).model.backbone
         feature_cache.cached_batches(
             part, backbone, config.input, config.cache, augment=True, batch_size=8, workers=0,

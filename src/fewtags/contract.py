@@ -30,7 +30,6 @@ class Problem:
     categories: tuple[str, ...]
     labels: Tensor  # [N, C] int8, the observed labels of the training images; row n is the image with index n
     words: WordVectors | None = None  # built only for heads with `needs_words`
-    dataset: str = "dataset"
     seed: int = 0  # of everything random
     tunes_features: bool = False  # pretrained ones are trained further, and can memorise which labels are known
 

@@ -88,7 +88,7 @@ class FeatureCache:
             maps = torch.from_numpy(np.fromfile(file, dtype=np.uint8)).view(dtype).view(shape)
         else:
             maps = torch.from_file(str(file), shared=False, size=int(np.prod(shape)), dtype=dtype).view(shape)
-        unchecked = Unchecked(folder, maps, about.get("checksums"))  # caches before 0.3 have none
+        unchecked = Unchecked(folder, maps, about.get("checksums"))  # version 0.1 wrote none
         if size <= IN_MEMORY:
             unchecked.check_all()
         return cls(maps, broken, unchecked)
