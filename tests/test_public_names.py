@@ -34,7 +34,7 @@ def test_what_methods_of_your_own_build_on_is_these():
     assert set(extend.__all__) == {
         "ABSENT", "PRESENT", "UNKNOWN",
         "Batch", "Outputs", "Problem", "Progress", "Start", "StepResult", "WordVectors",
-        "Head", "Method", "Objective", "Profile", "Settings",
+        "Head", "HeadSpec", "Method", "Objective", "Profile", "Settings",
         "assume_negative_loss", "asymmetric_loss", "focal_loss", "gather_rows", "sum_across_ranks",
         "register", "register_head",
     }  # fmt: skip
