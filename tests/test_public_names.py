@@ -54,7 +54,7 @@ def test_what_they_are_handed_and_hand_back_has_these_fields():
     assert fields_of(extend.Profile) == ["settings", "note", "word_dim"]
     assert fields_of(extend.HeadSpec) == [
         "needs_words", "uses_names", "needs_start", "starts_plain", "assumes_random_labels", "looks_at_the_average",
-        "calibrated",
+        "settles", "calibrated",
     ]  # fmt: skip
     assert fields_of(extend.Method) == [
         "name", "title", "sentence", "head", "objective", "venue", "bibtex", "settings", "note", "profiles", "group",
