@@ -125,9 +125,7 @@ def is_mean(name: str) -> bool:
 
 def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.device, log: RunLog) -> Run:
     torch.manual_seed(config.seed)
-    problem = make_problem(
-        config.head_name, config.words, data.train.categories, data.train.labels, data.train.name, config.seed
-    )
+    problem = make_problem(config.head_name, config.words, data.train.categories, data.train.labels, config.seed)
     learner = build_learner(config, problem).to(device)
     if learner.model.head.needs_labels and not has_labels(data):
         raise DataError(nothing_known(config, data, learner.model.head))

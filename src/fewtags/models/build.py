@@ -46,13 +46,13 @@ class ModelConfig(Settings):
 
 
 def make_problem(
-    head_name: str, words: WordsConfig, categories: Sequence[str], labels: np.ndarray, dataset: str, seed: int = 0
+    head_name: str, words: WordsConfig, categories: Sequence[str], labels: np.ndarray, seed: int = 0
 ) -> Problem:
     """The problem as known before training; word vectors only if the head needs them."""
     vectors = None
     if head_class(head_name).spec.needs_words:
         vectors = find_word_vectors(categories, words.source, words.dim, seed=seed)
-    return Problem(tuple(categories), torch.from_numpy(labels), vectors, dataset, seed)
+    return Problem(tuple(categories), torch.from_numpy(labels), vectors, seed)
 
 
 def load_backbone(backbone: Backbone, folder: Path) -> None:
