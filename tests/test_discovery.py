@@ -14,12 +14,12 @@ from fewtags.discovery import (
     LabelTable,
     decisions_about,
     discover,
-    images_with_unknown_tags,
     similar_positives,
 )
 from fewtags.engine.features import LoadedFeatures
 from fewtags.engine.judge import Judge
 from fewtags.engine.model_outputs import ModelOutputs
+from fewtags.engine.own_images import OwnImages
 from fewtags.presence.ridge import unit_length
 
 NUM_IMAGES, NUM_CATEGORIES, DIM = 4000, 4, 24
@@ -201,9 +201,11 @@ def test_partly_labelled_validation_images_are_looked_at_too():
         return Annotations.from_tags(list(names), [["x"]] * len(names), categories=["x", "y"], complete=complete)
 
     train, val, test = part("abc", False), part("de", False), part("f", True)
-    images, truth = images_with_unknown_tags(RunData(train, None, val, test))
+    own = OwnImages.of(RunData(train, None, val, test))
+    images, truth = own.annotations, own.truth
     assert images.images == list("abcde")
     assert truth is None
-    images, truth = images_with_unknown_tags(RunData(train, train.labels, None, test))
+    own = OwnImages.of(RunData(train, train.labels, None, test))
+    images, truth = own.annotations, own.truth
     assert images.images == list("abc")
     assert truth is not None

@@ -7,10 +7,10 @@ in which they were asked for, as long as that depended on the scores only:
     log-odds of an unknown label = l + offset + offset_c + slope (l + 1) + doubt (habit_c - mean habit),
     P(present) = s + (1 - s) P(present | unknown),                                 l and the habits by `observation`
 
-by a logistic regression with normal priors. The last term asks whether habits differ as much as they seem to: a tag whose
-surest images are often without it may have a tagger who skips it, or a look that deceives. With a coin `doubt` is over
-1, and with taggers who differ in habits near 0. Without any answer the priors' means are used, and their spreads say how
-far the numbers can be off.
+by a logistic regression with normal priors. The last term asks whether habits differ as much as they seem to: a tag
+whose surest images are often without it may have a tagger who skips it, or a look that deceives. With a coin `doubt` is
+over 1, and with taggers who differ in habits near 0. Without any answer the priors' means are used, and their spreads
+say how far the numbers can be off.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ from torch import Tensor
 
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 
-# Where left-out scores are compared with the truth, log-odds rise more slowly above -2 than below it, since a present thing
-# may be small: by e^-0.45 on VOC 2007 and e^-0.7 to e^-1 on COCO (1,000 photos and all). Known labels cannot tell:
-# with a grid of bends they preferred the weakest on COCO.
+# Where left-out scores are compared with the truth, log-odds rise more slowly above -2 than below it, since a present
+# thing may be small: by e^-0.45 on VOC 2007 and e^-0.7 to e^-1 on COCO (1,000 photos and all). Known labels cannot
+# tell: with a grid of bends they preferred the weakest on COCO.
 BEND_AT, BEND = -2.0, -0.65
 TINY = 1e-12
 
