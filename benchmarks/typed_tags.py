@@ -2,9 +2,9 @@
 
     .venv/bin/python benchmarks/typed_tags.py [--shared ../shared] [--cache feature-cache] [--seeds 0,1,2]
 
-The same imagined taggers type tags of training and of test images of VOC 2007 and COCO. Methods learn from the first and are
-measured twice on the test images: by what the tagger typed there, which is all that an archive has, and by what is in
-them. Appends to results/typed-tags/runs.csv, skips what it finds there, and prints a table.
+The same imagined taggers type tags of training and of test images of VOC 2007 and COCO. Methods learn from the first
+and are measured twice on the test images: by what the tagger typed there, which is all that an archive has, and by what
+is in them. Appends to results/typed-tags/runs.csv, skips what it finds there, and prints a table.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fewtags.labels import PRESENT
 from fewtags.presence.estimates import Judged
 
 
@@ -30,7 +31,6 @@ class Problem:
     categories: tuple[str, ...]
     labels: Tensor  # [N, C] int8, the observed labels of the training images; row n is the image with index n
     words: WordVectors | None = None  # built only for heads with `needs_words`
-    dataset: str = "dataset"
     seed: int = 0  # of everything random
     tunes_features: bool = False  # pretrained ones are trained further, and can memorise which labels are known
     english: Mapping[str, str] = field(default_factory=dict)  # category -> its English name, where it is another
@@ -46,7 +46,7 @@ class Problem:
     @property
     def known_positives(self) -> Tensor:
         """[C] number of training images known to show each category."""
-        return (self.labels == 1).sum(0)
+        return (self.labels == PRESENT).sum(0)
 
     def prior(self) -> Tensor:
         """[C] share of the training images known to show each category, never quite 0 or 1."""

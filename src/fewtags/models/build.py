@@ -50,7 +50,6 @@ def make_problem(
     words: WordsConfig,
     categories: Sequence[str],
     labels: np.ndarray,
-    dataset: str,
     seed: int = 0,
     english: Mapping[str, str] | None = None,
 ) -> Problem:
@@ -59,7 +58,7 @@ def make_problem(
     if head_class(head_name).spec.needs_words:
         words_of = [(english or {}).get(name, name) for name in categories]
         vectors = find_word_vectors(words_of, words.source, words.dim, seed=seed)
-    return Problem(tuple(categories), torch.from_numpy(labels), vectors, dataset, seed, english=english or {})
+    return Problem(tuple(categories), torch.from_numpy(labels), vectors, seed, english=english or {})
 
 
 def load_backbone(backbone: Backbone, folder: Path) -> None:
