@@ -28,7 +28,7 @@ from fewtags.data.remote import remote_url
 from fewtags.data.tag_tree import TagTree
 from fewtags.engine.predictions import NO_TREE, NOT_A_NUMBER, Prediction, name_of
 from fewtags.errors import Interrupted, RunFailed, UserError
-from fewtags.labels import PRESENT
+from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.locks import only_writer_of
 from fewtags.progress import progress_bar, working
 
@@ -135,7 +135,7 @@ def with_own_photos(
 
 
 def own_photos(run: Path, images: Sequence[Path], device: str) -> OwnPhotos | None:
-    """None if `run` is not a run with known tags, or none of the images is where its own are."""
+    """None if `run` is not a run with known and unknown tags, or none of the images is where its own are."""
     from fewtags.engine.run_folder import RunFolder
 
     if not RunFolder(run).is_run or any(remote_url(path) for path in images):
@@ -155,7 +155,8 @@ def own_photos(run: Path, images: Sequence[Path], device: str) -> OwnPhotos | No
         own = OwnImages.of(load_run_data(run))
     except UserError:  # the labels are gone
         return None
-    if not (own.annotations.labels == PRESENT).any():
+    labels = own.annotations.labels
+    if not (labels == PRESENT).any() or not (labels == UNKNOWN).any():
         return None
     _, judge = own.judge(load_model(run), config, device=device, quiet=True)
     return OwnPhotos.of(own, judge, standing_decisions(run))

@@ -28,7 +28,7 @@ from fewtags.presence.observation import Observation
 # What answers may find, as mean and standard deviation, in log-odds: by what complete answers find with all taggers of
 # results/selection, on 1,000 photos and on all, of VOC 2007 and of COCO.
 OFFSET, OWN_OFFSET = 0.9, 0.6
-USUAL_SLOPE, SLOPE = -0.05, 0.12
+USUAL_SLOPE, SLOPE = -0.05, 0.25
 USUAL_DOUBT, DOUBT = 0.7, 0.6
 CENTRE = -1.0  # log-odds that the slope does not change
 _STEPS, _CLOSE = 40, 1e-7
