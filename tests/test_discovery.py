@@ -135,7 +135,7 @@ def test_other_images_are_judged_by_the_same_model(made, judge):
     # Unknown is taken for "not tagged by these people", so some of what they would have tagged is not expected.
     present, left_by_people = (int(part[rest].sum()) for part in (made.truth, made.truth - made.labels))
     assert left_by_people < found.expected < present
-    assert found.expected == pytest.approx(present, rel=0.15)
+    assert found.expected == pytest.approx(present, rel=0.25)
 
 
 # --- doubtful tags ---
