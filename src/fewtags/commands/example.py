@@ -61,5 +61,5 @@ def make_example(folder: Path, seed: int = 0, *, quiet: bool = False) -> list[st
 
 def save_photo(picture: Image.Image, file: Path, keywords: list[str]) -> None:
     items = "".join(f"<rdf:li>{keyword}</rdf:li>" for keyword in keywords)
-    packet = {"xmp": PACKET.format(items=items).encode()} if keywords else {}
-    picture.save(file, quality=88, **packet)
+    packet = PACKET.format(items=items).encode() if keywords else b""
+    picture.save(file, quality=88, xmp=packet)
