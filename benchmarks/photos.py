@@ -1,4 +1,4 @@
-"""How fast are photographs as cameras make them? Ratios of things measured in one run, taken in turns.
+"""Inference fast are photographs as cameras make them? Ratios of things measured in one run, taken in turns.
 
     python benchmarks/photos.py --quick                      two ratios in less than a minute
     python benchmarks/photos.py --before ../old-checkout     everything; `--parts train,predict` only some of it
@@ -40,7 +40,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fewtags.commands.models import How
+from fewtags.commands.models import Inference
 from fewtags.commands.predict import write_predictions
 from fewtags.data.dataset import Collate, Sample
 from fewtags.data.formats import read_annotations
@@ -295,7 +295,9 @@ def predict(files: list[Path], rounds: int, scratch: Path, runtime_name: str) ->
     out = scratch / "tags.jsonl"
 
     def tag(some: list[Path]) -> None:
-        write_predictions(scratch / "tagger", some, out, overwrite=True, how=How(runtime=runtime.name), quiet=True)
+        write_predictions(
+            scratch / "tagger", some, out, overwrite=True, inference=Inference(runtime=runtime.name), quiet=True
+        )
 
     few = files[: len(files) // 5]
     times = in_turns(
@@ -351,7 +353,7 @@ def difference(run: Path, number: int) -> dict[str, Any]:
             maps = saved.classifier.eval().backbone(images)
             pooled = maps.mean((2, 3))
             features.append(float((pooled[0] - pooled[1]).norm() / pooled[0].norm()))
-            scores.append(saved.classifier.after_backbone(maps).logits.numpy())
+            scores.append(saved.classifier.head(saved.classifier.neck(maps).float()).logits.numpy())
     present = truth.any(0)
     maps_of = [
         mean_average_precision(np.stack([score[which] for score in scores])[:, present], truth[:, present])

@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fewtags.commands.models import How, open_model
+from fewtags.commands.models import Inference, open_model
 from fewtags.commands.serve import load_tagger
 from fewtags.data.images import open_resized
 from fewtags.engine.predictions import Prediction
@@ -92,10 +92,10 @@ class Alone:
         for file, content in zip(files, contents, strict=True):
             file.write_bytes(content)
         self.tagger = load_tagger(model, "cpu")
-        self.predictions: Iterator[Prediction] = open_model(model).predict(cycle(files), How(device="cpu"))
+        self.predictions: Iterator[Prediction] = open_model(model).predict(cycle(files), Inference(device="cpu"))
 
     def predict(self, seconds: float) -> tuple[int, float]:
-        """How many images `fewtags predict` tags in how many seconds, without its start."""
+        """Inference many images `fewtags predict` tags in how many seconds, without its start."""
         for _ in range(64):
             next(self.predictions)
         done, started = 0, time.monotonic()

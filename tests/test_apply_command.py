@@ -399,6 +399,20 @@ def test_compare_measures_on_the_same_images(cli: Cli, reviewed: Path, tmp_path:
     assert first["name"] == "run"
 
 
+def test_compare_says_what_a_review_changed_and_what_it_was_worth(cli: Cli, reviewed: Path, tmp_path: Path):
+    second = tmp_path / "second"
+    cli("train", "--reviewed", reviewed, "--out", second, "-q")
+    review = json.loads(cli("compare", reviewed, second, "--json").out)["runs"][1]["review"]
+    made, given = decisions(reviewed), load_labels(reviewed)
+    before = {key: given.labels[given.images.index(key[0]), given.categories.index(key[1])] for key in made}
+    assert sum(review["found"].values()) == sum(made[key] == 1 and before[key] == 0 for key in made) > 0
+    assert sum(review["removed"].values()) == sum(made[key] == -1 and before[key] == 1 for key in made)
+    assert review["refuted"] == sum(made[key] == -1 and before[key] == 0 for key in made)
+    text = " ".join(cli("compare", reviewed, second).out.split())
+    assert f"the review found {sum(review['found'].values())} missing tag" in text
+    assert "What that was worth, in mAP since run: " in text
+
+
 def test_the_report_shows_before_and_after(cli: Cli, reviewed: Path, tmp_path: Path):
     second, page = tmp_path / "second", tmp_path / "page.html"
     cli("train", "--reviewed", reviewed, "--out", second, "-q")

@@ -73,8 +73,12 @@ ARGUMENTS = {
         ["zero=", "'unknown' or 'absent'"],
     ),
     "unknown format": (["check", ".", "--format", "cocoa"], ["no data format 'cocoa'", "did you mean 'coco'"]),
-    "run folder missing": (["evaluate", "no-such-run"], ["no-such-run", "no trained model"]),
-    "resume nothing": (["train", "--resume", "no-such-run"], ["no-such-run", "not a run folder"]),
+    "run folder missing": (["evaluate", "no-such-run"], ["no-such-run does not exist", "no run or trained model"]),
+    "run folder missing, discover": (["discover", "no-such-run"], ["no-such-run does not exist"]),
+    "run folder missing, review": (["review", "no-such-run"], ["no-such-run does not exist"]),
+    "run folder missing, export": (["export", "no-such-run"], ["no-such-run does not exist"]),
+    "run folder missing, compare": (["compare", "no-such-run", "other"], ["no-such-run does not exist"]),
+    "resume nothing": (["train", "--resume", "no-such-run"], ["no-such-run does not exist"]),
     "resume and more": (["train", "--resume", "run", "--seed", "5"], ["--resume", "remove the other arguments"]),
 }
 
@@ -84,6 +88,13 @@ def test_arguments(name, cli: Cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments, parts = ARGUMENTS[name]
     assert_refused(cli(*arguments), USAGE, *parts)
+
+
+def test_a_run_with_a_similar_name_is_proposed(cli: Cli, tmp_path):
+    (tmp_path / "runs" / "first").mkdir(parents=True)
+    for command in ("discover", "evaluate", "export"):
+        answer = cli(command, tmp_path / "runs" / "frist")
+        assert_refused(answer, USAGE, f"did you mean {tmp_path / 'runs' / 'first'}?")
 
 
 # --- settings ---
@@ -173,7 +184,7 @@ def test_label_files(name, cli: Cli, tmp_path):
 
 def test_one_hot_without_header(cli: Cli, tmp_path):
     write(tmp_path, {"a.png": picture(), "tags.csv": "a.png,1,0\nb.png,0,1\n"})
-    assert_refused(cli("check", tmp_path, "--format", "onehot"), USAGE, str(tmp_path))
+    assert_refused(cli("check", tmp_path), USAGE, "tags.csv", "no header line", "its 2 tags", "-o categories=")
 
 
 def test_images_without_tags_beside_them(cli: Cli, tmp_path):

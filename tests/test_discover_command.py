@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from conftest import TINY, Cli
+from fewtags.commands.discover import end_of_path
 from fewtags.config import load_config
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
@@ -41,6 +42,29 @@ def test_lists_missing_tags_with_evidence(cli: Cli, partly_tagged: Path, patches
     records = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
     assert [record["image"] for record in records] == [row["image"] for row in rows]
     assert answer.out.strip().endswith(f"{out}\n{lines}")
+
+
+def test_a_label_is_one_line_of_80_columns_with_its_image_whole(cli: Cli, partly_tagged: Path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    answer = cli("discover", partly_tagged, "--min-probability", "0.05")
+    listed = [line.split() for line in answer.out.splitlines() if line.rstrip().endswith(".png")]
+    assert len(listed) >= 20
+    assert all(len(line) == 3 and 0 <= float(line[1]) <= 1 for line in listed)
+    assert max(map(len, answer.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("room", "shown"),
+    [
+        (60, "2016/Birthday of grandmother/IMG_1.jpg"),
+        (37, "…/Birthday of grandmother/IMG_1.jpg"),
+        (20, "…/IMG_1.jpg"),
+        (5, "…/IMG_1.jpg"),
+    ],
+)
+def test_a_long_path_loses_its_first_folders(room: int, shown: str):
+    assert end_of_path("2016/Birthday of grandmother/IMG_1.jpg", room) == shown
+    assert end_of_path("IMG_1.jpg", room) == "IMG_1.jpg"
 
 
 def test_held_out_images_are_looked_at_too(cli: Cli, partly_tagged: Path, patches: Annotations, tmp_path: Path):
@@ -132,5 +156,5 @@ def test_an_unknown_tag_is_an_error_that_helps(cli: Cli, partly_tagged: Path):
 
 def test_a_second_look_does_not_read_the_images_again(cli: Cli, partly_tagged: Path, monkeypatch: pytest.MonkeyPatch):
     first = cli("discover", partly_tagged)
-    monkeypatch.setattr("fewtags.engine.model_outputs.compute_outputs", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr("fewtags.engine.features.Wanted._compute", lambda *_: pytest.fail("computed again"))
     assert cli("discover", partly_tagged).out == first.out

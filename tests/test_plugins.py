@@ -10,7 +10,7 @@ import pytest
 
 from fewtags.config import load_config
 from fewtags.errors import UserError
-from fewtags.extend import Head, Method, register_head
+from fewtags.extend import Head, HeadSpec, Method, register_head
 from fewtags.methods import METHODS, find_method, list_methods, objective_class
 from fewtags.models.heads import HEADS, LinearHead, head_class
 
@@ -84,3 +84,16 @@ def test_a_head_is_registered_once():
         register_head("my-head", MyHead)
     with pytest.raises(UserError, match="There is already a head 'linear'"):
         register_head("linear", MyHead)
+
+
+def test_a_head_declares_its_spec_once_or_as_in_older_versions_by_single_attributes():
+    class Words(Head):
+        spec = HeadSpec(needs_words=True)
+
+    class Older(Head):
+        needs_start = True
+        starts_plain = False
+
+    assert (Words.spec.needs_words, Words.spec.needs_start) == (True, False)
+    assert Older.spec == HeadSpec(needs_start=True, starts_plain=False)
+    assert Head.spec == HeadSpec()

@@ -228,6 +228,19 @@ def test_partial_labels_need_calibrated_probabilities(cli: Cli, patches, tags_fi
     assert "chosen on the calibrated probabilities of 13 validation images (expected, not measured)" in answer.err
 
 
+def test_a_precision_is_of_all_tags_and_a_threshold_of_every_single_one(cli: Cli, patches, tags_file, photos, tmp_path):
+    source = {"source": str(patches.root), "tags": str(tags_file), "val_share": 0.4}
+    instant = [setting for setting in TINY if not setting.startswith(("method", "train.epochs"))]
+    train(load_config(None, ["method=instant", *instant], data=source), tmp_path / "run", quiet=True)
+    by_precision = cli("predict", tmp_path / "run", photos, "--precision", "0.6")
+    assert "That is on average over what is predicted: single tags have probabilities down to 0." in by_precision.err
+    both = cli("predict", tmp_path / "run", photos, "--precision", "0.6", "--threshold", "0.9", "--save-thresholds")
+    assert "on average" not in both.err
+    assert load_model(tmp_path / "run").thresholds.min() >= 0.9 - 1e-6
+    assert both.out.count(";") <= by_precision.out.count(";")
+    assert cli("predict", tmp_path / "run", photos, "--recall", "0.6", "--threshold", "0.9").code == 2
+
+
 def test_which_methods_are_calibrated():
     calibrated = {
         name: is_calibrated(load_config(None, [f"method={name}"])) for name in ("instant", "refined", "an", "linear")

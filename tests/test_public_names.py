@@ -34,7 +34,7 @@ def test_what_methods_of_your_own_build_on_is_these():
     assert set(extend.__all__) == {
         "ABSENT", "PRESENT", "UNKNOWN",
         "Batch", "Outputs", "Problem", "Progress", "Start", "StepResult", "WordVectors",
-        "Head", "Method", "Objective", "Profile", "Settings",
+        "Head", "HeadSpec", "Method", "Objective", "Profile", "Settings",
         "assume_negative_loss", "asymmetric_loss", "focal_loss", "gather_rows", "sum_across_ranks",
         "register", "register_head",
     }  # fmt: skip
@@ -46,12 +46,16 @@ def fields_of(kind: type) -> list[str]:
 
 
 def test_what_they_are_handed_and_hand_back_has_these_fields():
-    assert fields_of(extend.Batch) == ["images", "labels", "index"]
+    assert fields_of(extend.Batch) == ["images", "labels", "index", "are_maps"]
     assert fields_of(extend.Outputs)[:3] == ["logits", "features", "attention"]
     assert fields_of(extend.Problem)[:2] == ["categories", "labels"]
     assert fields_of(extend.Progress) == ["epoch", "num_epochs", "step", "steps_per_epoch"]
     assert fields_of(extend.StepResult) == ["losses", "stats", "decisions"]
-    assert fields_of(extend.Profile) == ["settings", "note"]
+    assert fields_of(extend.Profile) == ["settings", "note", "word_dim"]
+    assert fields_of(extend.HeadSpec) == [
+        "needs_words", "uses_names", "needs_start", "starts_plain", "assumes_random_labels", "looks_at_the_average",
+        "settles", "calibrated",
+    ]  # fmt: skip
     assert fields_of(extend.Method) == [
         "name", "title", "sentence", "head", "objective", "venue", "bibtex", "settings", "note", "profiles", "group",
     ]  # fmt: skip

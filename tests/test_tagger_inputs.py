@@ -7,7 +7,9 @@ import shutil
 import numpy as np
 import pandas
 import pytest
+import torch
 from PIL import Image
+from torch.utils.data import DataLoader, TensorDataset
 
 from conftest import TINY
 from fewtags import Annotations, Tagger
@@ -98,8 +100,8 @@ def test_predict_with_another_threshold_and_at_most_so_many(patches, tagger):
     assert all(len(tags) == 3 for tags in everything)
     assert [tags[0] for tags in everything] == tagger.classes_[probabilities.argmax(1)].tolist()
     assert tagger.predict(patches, threshold=0, top=1) == [tags[:1] for tags in everything]
-    assert tagger.predict(patches, threshold=1.1) == [[]] * 48
-    assert tagger.predict(patches, threshold=np.array([0, 1.1, 1.1])) == [[str(tagger.classes_[0])]] * 48
+    assert tagger.predict(patches, threshold=1) == [[]] * 48
+    assert tagger.predict(patches, threshold=np.array([0, 1, 1])) == [[str(tagger.classes_[0])]] * 48
     for wrong in ({"threshold": [0.5, 0.5]}, {"top": 0}):
         with pytest.raises(UserError):
             tagger.predict(patches, **wrong)
@@ -195,3 +197,67 @@ def test_features_of_another_shape_are_refused(instant, patches):
     for label in (2, None, "yes"):
         with pytest.raises(UserError, match=r"should be 1 \(present\), 0 \(unknown\) or -1 \(absent\)"):
             instant.relabel(features[0], "red", label)
+
+
+# --- tensors ---
+
+
+def tensor_of(patches: Annotations) -> torch.Tensor:
+    pictures = [np.asarray(Image.open(patches.path(row)).convert("RGB")) for row in range(len(patches))]
+    return torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2)
+
+
+def test_tensors_are_the_pictures_they_hold(tagger, patches):
+    """Of bytes or from 0 to 1, all at once, one, or in a list."""
+    pixels = tensor_of(patches)[:6]
+    expected = tagger.predict_proba([patches.path(row) for row in range(6)])
+    for images in (pixels, pixels.float() / 255, list(pixels)):
+        np.testing.assert_allclose(tagger.predict_proba(images), expected, atol=1e-5)
+    np.testing.assert_allclose(tagger.predict_proba(pixels[0]), expected[:1], atol=1e-5)
+
+
+def test_a_data_loader_of_images_and_labels(tagger, patches):
+    pixels, labels = tensor_of(patches), torch.from_numpy(patches.labels)
+    loader = DataLoader(TensorDataset(pixels, labels), batch_size=16)
+    fitted = make(classes=patches.categories).fit(loader)
+    assert fitted.classes_.tolist() == patches.categories
+    assert fitted.score(loader) > 0.5
+    assert len(tagger.predict(DataLoader(TensorDataset(pixels), batch_size=7))) == len(patches)
+
+
+def test_normalised_tensors_and_other_shapes_are_refused(tagger, patches):
+    pixels = tensor_of(patches)[:2].float() / 255
+    with pytest.raises(UserError, match="Do not normalise"):
+        tagger.predict((pixels - 0.5) / 0.2)
+    with pytest.raises(UserError, match=r"\[N, 3, H, W\]"):
+        tagger.predict(torch.zeros(8, 8, dtype=torch.uint8))
+
+
+# --- what passed silently ---
+
+
+def test_numbers_are_no_tags(patches):
+    paths, _ = lists(patches)
+    for tags in ([1] * len(paths), [[0]] * len(paths), [0.5] * len(paths)):
+        with pytest.raises(UserError, match=r"image 0 hold the number .* classes="):
+            make().fit(paths, tags)
+
+
+def test_a_threshold_is_a_probability(tagger, patches):
+    for threshold in (5, -0.1, np.array([0.5, 0.5, 1.5])):
+        with pytest.raises(UserError, match="from 0 to 1"):
+            tagger.predict([patches.path(0)], threshold=threshold)
+
+
+def test_settings_as_one_text_or_as_a_dict():
+    wanted = Tagger(settings=["train.epochs=5"], method="an")._config()
+    for settings in ("train.epochs=5", {"train.epochs": 5}, {"train": {"epochs": 5}}):
+        assert Tagger(settings=settings, method="an")._config() == wanted
+    with pytest.raises(UserError, match="did you mean 'epochs'"):
+        Tagger(settings={"train.epoch": 5}, method="an")._config()
+
+
+def test_repr_is_the_call_that_makes_the_same():
+    tagger = Tagger("refined", epochs=3, settings={"input.size": 64}, classes=["a", "b"], seed=7)
+    assert eval(repr(tagger)).get_params() == tagger.get_params()
+    assert repr(Tagger()) == f"Tagger(method='instant', backbone={Tagger().backbone!r})"

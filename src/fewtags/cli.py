@@ -13,6 +13,26 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
+from fewtags.cli_options import (
+    AnyModel,
+    AnyRun,
+    ClusterOptions,
+    Data,
+    Device,
+    InferenceOptions,
+    Json,
+    LoggerOptions,
+    Moved,
+    Quiet,
+    ReaderOptions,
+    RunOrTagger,
+    SettingOptions,
+    TagReaderOptions,
+    ThresholdOptions,
+    TrainingReaderOptions,
+    grouped,
+    named_values,
+)
 from fewtags.errors import RunFailed, UserError
 from fewtags.renamed import MethodRenamed
 
@@ -26,38 +46,6 @@ app = typer.Typer(
     "Tags that are not listed are *unknown*, not absent. Start with `fewtags demo`, or with your own images: "
     "`fewtags check photos/ --tags tags.csv`, then `fewtags train photos/ --tags tags.csv`.",
 )
-
-Tags = Annotated[Path | None, typer.Option(help="File with the tags, if DATA is a plain folder of images.")]
-Format = Annotated[
-    str,
-    typer.Option(
-        help="Layout: auto, voc, coco, vg, openimages, camtrapdp, megadetector, csv, onehot, jsonl, imagefolder, "
-        "labelstudio, fiftyone, booru, sidecar, keywords or folders."
-    ),
-]
-Option = Annotated[
-    list[str] | None,
-    typer.Option("--option", "-o", help="Option of the reader, for example -o zero=absent."),
-]
-Aliases = Annotated[
-    Path | None, typer.Option(help="YAML file that merges, renames, implies and excludes tags; see check --propose.")
-]
-MinImages = Annotated[int | None, typer.Option(min=0, help="Skip tags that fewer images than this have.")]
-AllowOutside = Annotated[
-    bool, typer.Option("--allow-outside", help="Accept image paths of the label file that leave the data folder.")
-]
-Moved = Annotated[Path | None, typer.Option("--data", help="Where the run's own images are now, if they were moved.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        help="Compute on a Ray cluster (extra: ray): local, auto or an address such as ray://head:10001.",
-        metavar="ADDRESS",
-    ),
-]
-Cpus = Annotated[float, typer.Option(min=0, help="With --ray: CPUs of one task.")]
-Gpus = Annotated[float, typer.Option(min=0, help="With --ray: GPUs of one task.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Suppress progress output.")]
 
 
 def main() -> None:
@@ -152,19 +140,17 @@ def demo(
 
 
 @app.command()
+@grouped
 def check(
-    data: Annotated[Path, typer.Argument(help="Folder or file with images and tags.")],
-    tags: Tags = None,
-    format: Format = "auto",
-    option: Option = None,
-    aliases: Aliases = None,
-    min_images: MinImages = None,
-    allow_outside: AllowOutside = False,
+    data: Data,
+    *,
+    reader: TagReaderOptions,
     propose: Annotated[
         Path | None,
         typer.Option(help="Write likely duplicates (plurals, typos) to this file, for --aliases."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="List every finding, and count every category.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
     """Audit a dataset before training: every unreadable, missing or duplicate image, odd labels, counts per category.
 
@@ -172,8 +158,8 @@ def check(
     """
     from fewtags.commands.check import check_data
 
-    result, wrote = check_data(data, tags, format, _reader_options(option, aliases, min_images, allow_outside), propose)
-    print(result.to_json() if json else result.render())
+    result, wrote = check_data(data, reader.tags, reader.format, reader.options, propose)
+    print(result.to_json() if json else result.render(everything))
     if wrote:
         print(wrote, file=sys.stderr)
     if result.fatal:
@@ -181,15 +167,15 @@ def check(
 
 
 @app.command()
+@grouped
 def prepare(
-    data: Annotated[Path, typer.Argument(help="Folder or file with images and tags.")],
+    data: Data,
+    *,
     out: Annotated[Path, typer.Option(help="Folder to create.")],
     size: Annotated[
         int, typer.Option(min=16, help="input.size of the runs that will use it; 448 in the paper, stored as 512.")
     ] = 224,
-    tags: Tags = None,
-    format: Format = "auto",
-    option: Option = None,
+    reader: ReaderOptions,
     workers: Annotated[int | None, typer.Option(min=0, help="Threads (default: one per core).")] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -201,46 +187,20 @@ def prepare(
     """
     from fewtags.commands.prepare import prepare_images
 
-    print(
-        prepare_images(data, tags, format, _reader_options(option, None, None), out, size, workers=workers, quiet=quiet)
-    )
+    how = reader.tags, reader.format, reader.options
+    print(prepare_images(data, *how, out, size, workers=workers, quiet=quiet))
 
 
 @app.command(context_settings={"ignore_unknown_options": False})
+@grouped
 def train(
     data: Annotated[
         str | None, typer.Argument(help="Folder or file with images and tags, or a YAML file with settings.")
     ] = None,
     settings: Annotated[list[str] | None, typer.Argument(help="Settings as group.name=value.")] = None,
-    tags: Tags = None,
-    format: Format = "auto",
-    option: Option = None,
-    aliases: Aliases = None,
-    min_images: MinImages = None,
-    allow_outside: AllowOutside = False,
-    categories: Annotated[
-        str | None,
-        typer.Option(
-            help="Categories to find, comma-separated, or a text file with one per line. The images then need no "
-            "tags: names known to the backbone's classifier are enough to start."
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="One of `fewtags methods` (default: instant, one pass over the images and no training; refined trains "
-            "on top of it and is more accurate)."
-        ),
-    ] = None,
-    profile: Annotated[str | None, typer.Option(help="Profile of the method, e.g. paper.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="Any timm model name; by default tf_efficientnet_lite0.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="Local file with the backbone's weights.")] = None,
-    known: Annotated[float | None, typer.Option(help="For experiments: share of positives to keep.")] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Epochs: passes over the training images. With --resume: train longer.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed (data.mask_seed draws the hidden labels).")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")] = None,
+    *,
+    reader: TrainingReaderOptions,
+    chosen: SettingOptions,
     out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/DATE-METHOD).")] = None,
     resume: Annotated[Path | None, typer.Option(help="Folder of a stopped run to resume.")] = None,
     reviewed: Annotated[
@@ -251,17 +211,9 @@ def train(
         Path | None,
         typer.Option("--data", help="With --resume, --reviewed: where the run's images are now, if they were moved."),
     ] = None,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write TensorBoard files (extra: tensorboard).")
-    ] = False,
-    logger: Annotated[
-        list[str] | None,
-        typer.Option(help="Also log to mlflow, wandb (extras of these names) or your own; may be repeated."),
-    ] = None,
+    loggers: LoggerOptions,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved settings and stop.")] = False,
-    ray: Ray = None,
-    cpus: Cpus = 1,
-    gpus: Gpus = 0,
+    machines: ClusterOptions,
     quiet: Quiet = False,
 ) -> None:
     """Train a tagger. Unknown tags are handled by the chosen method, never silently treated as absent.
@@ -273,21 +225,15 @@ def train(
     `fewtags compare` shows what they were worth.
     """
     from fewtags.commands.train import resume_run, reviewed_settings, start_run, train_settings
-    from fewtags.engine.cluster import cluster
 
-    how: Any = {"quiet": quiet, "loggers": [*(["tensorboard"] if tensorboard else []), *(logger or [])]}
-    shortcuts = {
-        "data.tags": tags, "data.format": None if format == "auto" else format,
-        "data.options": _reader_options(option, aliases, min_images, allow_outside) | _category_list(categories),
-        "data.known": known, "method.name": method, "method.profile": profile, "model.backbone": backbone,
-        "model.weights": weights, "train.epochs": epochs, "train.device": device, "seed": seed,
-    }  # fmt: skip
+    how: Any = {"quiet": quiet, "loggers": loggers.names}
+    shortcuts = reader.settings() | chosen.settings()
     if resume is not None:
-        given = [name for name, value in shortcuts.items() if value not in (None, {})]
-        if data or settings or out or set(given) - {"train.epochs"}:
+        given = {name for name, value in shortcuts.items() if value not in (None, {})}
+        if data or settings or out or given - {"train.epochs"}:
             raise UserError("--resume uses the run's settings but for --epochs and --data; remove the other arguments.")
-        with cluster(ray, cpus=cpus, gpus=gpus):
-            resume_run(resume, moved_to, epochs, **how)
+        with machines.joined():
+            resume_run(resume, moved_to, chosen.epochs, **how)
         return
     if reviewed is not None:
         others = [*([data] if data else []), *(settings or [])]
@@ -299,18 +245,18 @@ def train(
     if print_config:
         print(config.to_yaml(), end="")
         return
-    with cluster(ray, cpus=cpus, gpus=gpus):
+    with machines.joined():
         start_run(config, out, decisions, **how)
 
 
 @app.command()
+@grouped
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a run or saved tagger, or an exported .onnx or .xml file.")],
+    run: AnyModel,
     data: Annotated[Path | None, typer.Argument(help="Other data to measure on (default: the run's own).")] = None,
+    *,
     moved_to: Moved = None,
-    tags: Tags = None,
-    format: Format = "auto",
-    option: Option = None,
+    reader: ReaderOptions,
     split: Annotated[
         str | None, typer.Option(help="train, val, test, or all of DATA (default: test, else val).")
     ] = None,
@@ -319,7 +265,7 @@ def evaluate(
     min_map: Annotated[
         float | None, typer.Option(min=0, max=1, help="Exit with code 4 when mAP is below this (0 to 1).")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    json: Json = False,
     device: Device = "auto",
 ) -> None:
     """Measure a trained model: mAP (plain and VOC-2012), OP/OR/OF1, CP/CR/CF1, by threshold and by top 3.
@@ -330,12 +276,11 @@ def evaluate(
     """
     from fewtags.commands.evaluate import evaluate_saved, render_scores, scores_json
 
-    options = _reader_options(option)
     if data is not None and moved_to is not None:
         raise UserError("DATA is other data, and --data is where the run's own data is now; pass only one of them.")
-    if data is None and (options or format != "auto" or (tags is not None and moved_to is None)):
+    if data is None and (reader.options or reader.format != "auto" or (reader.tags and moved_to is None)):
         raise UserError("--tags, --format and --option say how to read other DATA; pass it after the run.")
-    result = evaluate_saved(run, data, tags, format, options, split, threshold, device, moved_to)
+    result = evaluate_saved(run, data, reader.tags, reader.format, reader.options, split, threshold, device, moved_to)
     for warning in result.warnings:
         print(f"fewtags: {warning}", file=sys.stderr)
     print(scores_json(result) if json else render_scores(result, per_category))
@@ -344,25 +289,13 @@ def evaluate(
 
 
 @app.command()
+@grouped
 def predict(
-    run: Annotated[Path, typer.Argument(help="Folder of a run or saved tagger, or an exported .onnx or .xml file.")],
+    run: AnyModel,
     images: Annotated[list[Path], typer.Argument(help="Image files and folders of images.")],
+    *,
     out: Annotated[Path | None, typer.Option(help="A .csv or .jsonl file (default: CSV on standard output).")] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="One threshold for all tags (default: the model's per-category thresholds)."),
-    ] = None,
-    precision: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="Per-category thresholds at which this share of the predicted tags is right."),
-    ] = None,
-    recall: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="Per-category thresholds at which this share of the true tags is found."),
-    ] = None,
-    save_thresholds: Annotated[
-        bool, typer.Option("--save-thresholds", help="Save the thresholds used here with the model.")
-    ] = False,
+    thresholds: ThresholdOptions,
     write: Annotated[
         str | None,
         typer.Option(help="Write tags back: xmp (sidecars of photos), sidecar (.txt files), labelstudio, camtrapdp."),
@@ -374,44 +307,30 @@ def predict(
     top: Annotated[int | None, typer.Option(min=1, help="At most this many tags per image.")] = None,
     all_scores: Annotated[bool, typer.Option("--all-scores", help="Write the probability of every category.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the --out file.")] = False,
-    workers: Annotated[int | None, typer.Option(min=0, help="Decoding threads (default: one per core).")] = None,
-    runtime: Annotated[
-        str, typer.Option(help="What runs the backbone on a CPU: auto, torch, onnxruntime or openvino.")
-    ] = "auto",
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Images in one forward pass (default: 8 on a CPU, 64 on a GPU).")
-    ] = None,
-    device: Device = "auto",
-    ray: Ray = None,
-    cpus: Cpus = 1,
-    gpus: Gpus = 0,
+    speed: InferenceOptions,
+    machines: ClusterOptions,
     quiet: Quiet = False,
 ) -> None:
     """Tag images with a trained model. Written as it goes; an unreadable image gets a row that says so.
 
     Run again with the same --out, it resumes after the last row.
     """
-    from fewtags.commands.models import How
+    from fewtags.commands.models import Inference
     from fewtags.commands.predict import choose_writer, write_predictions
-    from fewtags.engine.cluster import cluster
 
-    if sum(value is not None for value in (threshold, precision, recall)) > 1:
-        raise UserError("--threshold, --precision and --recall each choose the thresholds; give one of them.")
-    writer = choose_writer(write, _reader_options(option), out, images, dry_run=dry_run)
-    with cluster(ray, cpus=cpus, gpus=gpus):
+    chosen = thresholds.arguments()
+    writer = choose_writer(write, named_values(option), out, images, dry_run=dry_run)
+    with machines.joined():
         failed = write_predictions(
             run,
             images,
             out,
-            threshold=threshold,
-            precision=precision,
-            recall=recall,
-            save_thresholds=save_thresholds,
+            **chosen,
             writer=writer,
             top=top,
             all_scores=all_scores,
             overwrite=overwrite,
-            how=How(device, batch_size, workers, runtime),
+            inference=Inference(speed.device, speed.batch_size, speed.workers, speed.runtime),
             quiet=quiet,
         )
     if failed:
@@ -419,6 +338,40 @@ def predict(
         print(f"fewtags: Unreadable images: {failed}; {why}.", file=sys.stderr)
     if writer is not None:
         print(writer.close())
+
+
+@app.command()
+def cache(
+    folder: Annotated[
+        Path | None, typer.Argument(help="A run's cache.folder (default: the one in your own cache folder).")
+    ] = None,
+    empty: Annotated[
+        bool, typer.Option("--empty", help="Remove the features; they are computed again if needed.")
+    ] = False,
+    unused_for: Annotated[
+        float | None, typer.Option(min=0, help="With --empty: only what was not used for so many days.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show which features of images are kept, and how much disk they take.
+
+    The backbone sees every image once: `train`, `predict`, `discover`, `review` and `update` share what it made of it.
+    """
+    from fewtags.commands.cache import as_json, open_store, table
+    from fewtags.commands.cache import empty as remove
+
+    store = open_store(folder)
+    if unused_for is not None and not empty:
+        raise UserError("--unused-for says what --empty removes; add --empty.")
+    if empty:
+        print(remove(store, unused_for))
+    elif json:
+        print(as_json(store))
+    else:
+        from rich.console import Console
+
+        for part in table(store):
+            Console().print(part, soft_wrap=isinstance(part, str), markup=False, highlight=False)
 
 
 @app.command()
@@ -443,15 +396,15 @@ def untag(
 
 
 @app.command()
+@grouped
 def discover(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     data: Annotated[
         Path | None, typer.Argument(help="Other images, with or without tags (default: the run's own images).")
     ] = None,
+    *,
     moved_to: Moved = None,
-    tags: Tags = None,
-    format: Format = "auto",
-    option: Option = None,
+    reader: ReaderOptions,
     tag: Annotated[list[str] | None, typer.Option(help="Only this tag; may be repeated.")] = None,
     min_probability: Annotated[
         float | None,
@@ -461,9 +414,7 @@ def discover(
     csv: Annotated[Path | None, typer.Option(help="Write the whole list to this CSV file.")] = None,
     jsonl: Annotated[Path | None, typer.Option(help="Write the whole list to this JSON lines file.")] = None,
     device: Device = "auto",
-    ray: Ray = None,
-    cpus: Cpus = 1,
-    gpus: Gpus = 0,
+    machines: ClusterOptions,
     quiet: Quiet = False,
 ) -> None:
     """List tags that seem to be missing, and given tags that look wrong.
@@ -476,18 +427,16 @@ def discover(
 
     from fewtags.commands.discover import discover as discover_tags
     from fewtags.commands.discover import tables, write_csv, write_jsonl
-    from fewtags.engine.cluster import cluster
 
-    options = _reader_options(option)
-    if data is None and (tags is not None or options or format != "auto"):
+    if data is None and reader.given:
         raise UserError("--tags, --format and --option say how to read other DATA; pass it after the run.")
-    with cluster(ray, cpus=cpus, gpus=gpus):
+    with machines.joined():
         found = discover_tags(
             run,
             data,
-            tags=tags,
-            format=format,
-            options=options,
+            tags=reader.tags,
+            format=reader.format,
+            options=reader.options,
             only=tag or [],
             min_probability=min_probability,
             limit=limit,
@@ -496,7 +445,7 @@ def discover(
             moved_to=moved_to,
         )
     console = Console(highlight=False)
-    for part in tables(found):
+    for part in tables(found, console.width):
         console.print(part, markup=False) if isinstance(part, str) else console.print(part)
     for file, write in ((csv, write_csv), (jsonl, write_jsonl)):
         if file is not None:
@@ -552,7 +501,7 @@ def apply(
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, the oldest first.")],
     per_category: Annotated[bool, typer.Option("--per-category", help="Compare every category's AP.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Compare runs on the images all of them were evaluated on, with the same labels: before and after a review.
 
@@ -574,7 +523,7 @@ def compare(
 
 @app.command()
 def explain(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a saved tagger.")],
+    run: RunOrTagger,
     image: Annotated[Path, typer.Argument(help="An image file.")],
     tag: Annotated[
         list[str] | None, typer.Option(help="Tag to show (default: the predicted ones); may be repeated.")
@@ -592,7 +541,7 @@ def explain(
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a saved tagger.")],
+    run: RunOrTagger,
     to: Annotated[str, typer.Option(help="onnx, openvino (extra: openvino), or timm.")] = "onnx",
     out: Annotated[Path | None, typer.Option(help="File to write (default: RUN/model.onnx).")] = None,
     int8: Annotated[
@@ -622,7 +571,7 @@ def export(
 
 @app.command()
 def audit(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run of any method.")],
+    run: AnyRun,
     questions: Annotated[
         int | None, typer.Option(min=1, help="How many to ask (default: 50, or as many as --until needs).")
     ] = None,
@@ -663,7 +612,7 @@ def audit(
 
 @app.command()
 def review(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run of any method.")],
+    run: AnyRun,
     port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port (default: the first free one, starting at 8321).")
     ] = None,
@@ -707,9 +656,9 @@ def serve(
     """Serve tags over HTTP for images POSTed to /v1/tags (extra: serve).
 
     `curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:8000/v1/tags`, or several as a form:
-    `curl -F images=@a.jpg -F images=@b.jpg ...`. Health: /healthz, /readyz; Prometheus: /metrics; /openapi.json. With
-    FEWTAGS_API_KEY in the environment clients must send it as `X-API-Key`. Ctrl-C and SIGTERM finish the
-    requests in flight, then stop.
+    `curl -F images=@a.jpg -F images=@b.jpg ...`. The API to try in a browser: /docs. Health: /healthz,
+    /readyz; Prometheus: /metrics. With FEWTAGS_API_KEY in the environment clients must send it as `X-API-Key`. Ctrl-C
+    and SIGTERM finish the requests in flight, then stop.
     """
     from fewtags.commands.serve import key_from_environment, serve_label_studio
     from fewtags.commands.serve import serve as serve_model
@@ -730,40 +679,43 @@ def serve(
 
 
 @app.command()
+@grouped
 def bench(
     grid: Annotated[Path, typer.Argument(help="YAML file with datasets, methods, proportions and seeds.")],
     settings: Annotated[list[str] | None, typer.Argument(help="Settings of every run, as group.name=value.")] = None,
+    *,
     out: Annotated[Path | None, typer.Option(help="Folder of all its runs (default: runs/GRID).")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs in parallel; they share the cores.")] = 1,
     only: Annotated[
         list[str] | None, typer.Option(help="Only runs with this in their name (caldnr/known-10); may be repeated.")
     ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="List the runs and stop.")] = False,
-    ray: Ray = None,
-    cpus: Cpus = 1,
-    gpus: Gpus = 0,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="List the runs, say how many are left and how long they take, and stop.")
+    ] = False,
+    machines: ClusterOptions,
     quiet: Quiet = False,
 ) -> None:
     """Run a whole comparison and write its tables. Run it again to resume: finished runs are skipped.
 
-    With more epochs they continue, unless their learning rate followed a cosine to the last epoch. Leaves runs.csv and
-    tables.md, .csv and .tex in its folder, which `fewtags report` turns into a page. Exits with code 1 when a run
-    failed; the other runs still finish.
+    If the grid now asks for more epochs, finished runs are trained further. The cosine schedule does not allow this:
+    it has fixed the learning rate of every epoch. Leaves runs.csv and tables.md, .csv and .tex in its folder, which
+    `fewtags report` turns into a page. Exits with code 1 when a run failed; the other runs still finish.
     """
     from fewtags.experiments.grid import named_like, read_grid
 
     runs = read_grid(grid, settings or [])
     wanted = named_like(runs, only or [])
+    from fewtags.experiments.bench import Bench, outlook
+
     if plan:
         print("\n".join(run.name for run in wanted))
+        print(outlook(wanted, out or Path("runs") / grid.stem, workers), file=sys.stderr)
         return
-    from fewtags.engine.cluster import cluster
-    from fewtags.experiments.bench import Bench
     from fewtags.experiments.executors import LocalExecutor
     from fewtags.experiments.ray_executor import RayExecutor
 
-    with cluster(ray, cpus=cpus, gpus=gpus) as machines:
-        executor = LocalExecutor(workers) if machines is None else RayExecutor(machines)
+    with machines.joined() as cluster:
+        executor = LocalExecutor(workers) if cluster is None else RayExecutor(cluster)
         work = Bench(runs, out or Path("runs") / grid.stem, executor, wanted=wanted, quiet=quiet)
         failed = work.run()
     for run in failed:
@@ -810,35 +762,3 @@ def doctor() -> None:
     from fewtags.commands.info import describe_installation
 
     print(describe_installation())
-
-
-def _reader_options(
-    pairs: list[str] | None, aliases: Path | None = None, min_images: int | None = None, allow_outside: bool = False
-) -> dict[str, Any]:
-    """`-o name=value` as strings, except lists: the reader's options define the type of each value."""
-    options: dict[str, Any] = {}
-    for pair in pairs or []:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise UserError(f"--option {pair} should be name=value, for example -o zero=absent.")
-        options[name.strip()] = _as_list(pair, value) if value.startswith("[") else value
-    options |= {"aliases": str(aliases)} if aliases is not None else {}
-    options |= {"allow_outside": True} if allow_outside else {}
-    return options | ({"min_images": min_images} if min_images is not None else {})
-
-
-def _category_list(given: str | None) -> dict[str, Any]:
-    """`dog,sea` or the name of a text file as the reader's option."""
-    if given is None:
-        return {}
-    names = [name.strip() for name in given.split(",") if name.strip()]
-    return {"categories": given if len(names) == 1 and Path(given).is_file() else names}
-
-
-def _as_list(pair: str, value: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.load(value, Loader=yaml.BaseLoader)
-    except yaml.YAMLError:
-        raise UserError(f"--option {pair}: the value is not a list like [cat, dog].") from None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fewtags.labels import PRESENT
 from fewtags.presence.estimates import Judged
 
 
@@ -29,7 +30,6 @@ class Problem:
     categories: tuple[str, ...]
     labels: Tensor  # [N, C] int8, the observed labels of the training images; row n is the image with index n
     words: WordVectors | None = None  # built only for heads with `needs_words`
-    dataset: str = "dataset"
     seed: int = 0  # of everything random
     tunes_features: bool = False  # pretrained ones are trained further, and can memorise which labels are known
 
@@ -44,7 +44,7 @@ class Problem:
     @property
     def known_positives(self) -> Tensor:
         """[C] number of training images known to show each category."""
-        return (self.labels == 1).sum(0)
+        return (self.labels == PRESENT).sum(0)
 
     def prior(self) -> Tensor:
         """[C] share of the training images known to show each category, never quite 0 or 1."""
@@ -53,12 +53,14 @@ class Problem:
 
 @dataclass(frozen=True)
 class Batch:
-    images: Tensor  # [B, 3, H, W], or the cached maps [B, D, h, w] of the frozen stages
+    images: Tensor  # [B, 3, H, W], or maps [B, D, h, w] of the frozen stages, or [B, K] by `Head.settled`
     labels: Tensor  # [B, C] int8: 1 known present, 0 unknown, -1 known absent
     index: Tensor  # [B] row of each image in Problem.labels
+    are_maps: bool = False  # `images` are maps
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(*(t.to(device, non_blocking=True) for t in (self.images, self.labels, self.index)))
+        images, labels, index = (t.to(device, non_blocking=True) for t in (self.images, self.labels, self.index))
+        return Batch(images, labels, index, self.are_maps)
 
 
 @dataclass(frozen=True)
@@ -76,13 +78,27 @@ class Outputs:
 
 
 @dataclass(frozen=True)
+class FitFacts:
+    """What the log says about a closed form, in numbers; engine/start_wording.py makes the sentences."""
+
+    num_images: int
+    known_positives: tuple[int, ...]  # of each category
+    known_share: float | None  # of the tags that apply, how many are known; None if no tag is known
+    share_is_given: bool = False  # by the user; otherwise it is estimated
+    num_named: int | None = None  # categories whose name the backbone's classifier knows; None without one
+    name_matches: tuple[str, ...] = ()  # how each name was matched
+    doubtful_names: tuple[int, ...] = ()  # categories, first the one whose name fits its known images least
+
+
+@dataclass(frozen=True)
 class Start:
     """What a head learned from its pass over the training images, before the first step."""
 
-    sentence: str  # for the log
+    sentence: str = ""  # for the log
     known_proportion: Tensor | None = None  # [C] share of the present labels that are known, if estimated
     judged: Judged | None = None  # the training labels, each judged without itself, if available
     logits: Tensor | None = None  # [N, C] of the training images after it, NaN if unreadable; for `needs_start_logits`
+    facts: FitFacts | None = None  # of a closed form, instead of a sentence
 
 
 @dataclass(frozen=True)

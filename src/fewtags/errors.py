@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -41,6 +42,14 @@ class MissingExtra(UserError):
 
 class Interrupted(UserError):
     exit_code = 130
+
+
+def no_such_folder(path: Path) -> UserError:
+    """For a folder of a run or model that does not exist; its neighbours may have been meant."""
+    neighbours = [str(other) for other in path.absolute().parent.glob("*") if other.is_dir()]
+    close = difflib.get_close_matches(str(path.absolute()), neighbours, n=1, cutoff=0.8)
+    hint = f"; did you mean {path.parent / Path(close[0]).name}?" if close else "."
+    return UserError(f"{path} does not exist, so there is no run or trained model in it{hint}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -9,13 +9,13 @@ from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.methods import Method, Profile, register
 from fewtags.methods.base import Objective
 from fewtags.methods.losses import assume_negative_loss, asymmetric_loss, focal_loss
-from fewtags.models.heads import Head, register_head
+from fewtags.models.heads import Head, HeadSpec, register_head
 from fewtags.settings import Settings
 
 __all__ = [
     "ABSENT", "PRESENT", "UNKNOWN",
-    "Batch", "Head", "Method", "Objective", "Outputs", "Problem", "Profile", "Progress", "Settings", "Start",
-    "StepResult", "WordVectors",
+    "Batch", "Head", "HeadSpec", "Method", "Objective", "Outputs", "Problem", "Profile", "Progress", "Settings",
+    "Start", "StepResult", "WordVectors",
     "assume_negative_loss", "asymmetric_loss", "focal_loss", "gather_rows", "register", "register_head",
     "sum_across_ranks",
 ]  # fmt: skip

@@ -16,10 +16,19 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 import torch
 
-from fewtags.config import DEFAULT_METHOD, RunConfig, flat, load_config, nested
+from fewtags.config import DEFAULT_METHOD, RunConfig, flat, load_config, merge, nested
 from fewtags.data.annotations import Annotations
 from fewtags.data.image_files import find_images
-from fewtags.data.inputs import Images, Picture, annotations_of, image_column, listed
+from fewtags.data.inputs import (
+    Images,
+    Picture,
+    annotations_of,
+    image_column,
+    is_loader,
+    is_tensor,
+    listed,
+    loaded,
+)
 from fewtags.data.prepare import measurable, split_data
 from fewtags.engine.prediction import pooled_features, predict_files
 from fewtags.engine.predictions import given_tags, name_of
@@ -47,7 +56,8 @@ class Tagger:
     """A multi-label image tagger for partly known tags.
 
     Parameters are stored as given; what `fit` learns ends in an underscore: `classes_`, `thresholds_`,
-    `history_`, `config_`. Any setting of a run can be passed in `settings`: ["train.epochs=5", "input.size=448"].
+    `history_`, `config_`. Any setting of a run can be passed in `settings`, as {"train.epochs": 5} or as on the command
+    line, ["train.epochs=5", "input.size=448"].
 
     scikit-learn's tools pass only images and labels, so what else they need is a parameter: `classes` names the columns
     of a label matrix, and `output="indicator"` makes `predict` return such a matrix, which its scorers compare.
@@ -67,7 +77,7 @@ class Tagger:
         weights: str | Path | None = None,
         pretrained: bool = True,
         epochs: int | None = None,
-        settings: Iterable[str] = (),
+        settings: Mapping[str, Any] | Iterable[str] = (),
         classes: Sequence[str] | None = None,
         output: Output = "tags",
         loggers: Iterable[str | Logger] = (),
@@ -103,7 +113,14 @@ class Tagger:
         return self
 
     def __repr__(self) -> str:
-        return f"Tagger(method={self.method!r}, backbone={self.backbone!r})"
+        """The call that makes an equal tagger: method, backbone, and every parameter that is not the default."""
+        usual = {name: parameter.default for name, parameter in inspect.signature(type(self)).parameters.items()}
+        shown = {
+            name: value
+            for name, value in self.get_params().items()
+            if name in ("method", "backbone") or not (value is usual[name] or value == usual[name])
+        }
+        return f"Tagger({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_saved")
@@ -129,8 +146,9 @@ class Tagger:
     def fit(self, images: Images, tags: Any = None, **options: Any) -> Tagger:
         """Learn from a folder or file in any known layout, a folder and a tag file, or images with their tags.
 
-        Images may be paths, PIL images, arrays [H, W, 3] of bytes, or a data frame with the columns 'image' and 'tags'
-        (and 'split'). `tags` may be a file, a list with the tags of each image as a list or as comma-separated
+        Images may be paths, PIL images, arrays [H, W, 3] of bytes, tensors [N, 3, H, W] of bytes or from 0 to 1, a
+        DataLoader of such tensors (and of labels), or a data frame with the columns 'image' and 'tags' (and 'split').
+        `tags` may be a file, a list with the tags of each image as a list or as comma-separated
         text (unlisted tags are unknown), a matrix of 1 present, 0 unknown, -1 absent with `classes=[...]`, or a
         data frame with one column per class. `complete=True` says that unlisted tags are absent. Other `options`
         go to the reader.
@@ -140,7 +158,7 @@ class Tagger:
         try:
             with (
                 opened(self.loggers) as loggers,
-                annotations_of(one_by_one(images, tags), tags, pictures=folder / "pictures", **options) as annotations,
+                annotations_of(*one_by_one(images, tags), pictures=folder / "pictures", **options) as annotations,
             ):
                 data = split_data(annotations, config.data, config.seed)
                 train(config, folder, data=data, quiet=not self.verbose, loggers=loggers)
@@ -156,7 +174,10 @@ class Tagger:
             "method.name": self.method, "model.backbone": self.backbone, "model.pretrained": self.pretrained,
             "model.weights": self.weights, "train.epochs": self.epochs, "seed": self.seed, "train.device": self.device,
         }  # fmt: skip
-        return load_config(None, self.settings, **nested(given))
+        if isinstance(self.settings, Mapping):
+            return load_config(None, (), **merge(nested(given), nested(self.settings)))
+        overrides = [self.settings] if isinstance(self.settings, str) else self.settings
+        return load_config(None, overrides, **nested(given))
 
     def _use(self, saved: SavedModel) -> None:
         self._saved = saved
@@ -207,6 +228,8 @@ class Tagger:
         limits = self.thresholds_ if threshold is None else np.asarray(threshold, dtype=float)
         if limits.shape not in ((), self.classes_.shape):
             raise UserError(f"threshold= should be one number, or one per class ({len(self.classes_)} classes).")
+        if threshold is not None and not ((limits >= 0) & (limits <= 1)).all():
+            raise UserError(f"threshold={threshold} should be a probability: from 0 to 1.")
         if top is not None and top < 1:
             raise UserError(f"top={top} should be 1 or more.")
         limits = np.broadcast_to(limits, self.classes_.shape)
@@ -224,9 +247,10 @@ class Tagger:
         """mAP from 0 to 1. If some labels are unknown, only the known ones count, or, if no absence is known, unknown
         counts as absent."""
         categories = self._fitted().categories
+        images, tags = one_by_one(images, tags)
         if isinstance(tags, np.ndarray) and tags.ndim == 2 and tags.shape[1] == len(categories):
             options = {"classes": categories, **options}  # columns as in `classes_`
-        with annotations_of(one_by_one(images, tags), tags, **options) as annotations:
+        with annotations_of(images, tags, **options) as annotations:
             missing = set(annotations.categories) - set(categories)
             if missing:
                 known = ", ".join(self.classes_[:5])
@@ -427,10 +451,16 @@ def not_fitted(message: str) -> UserError:
     return type("NotFittedError", (UserError, NotFittedError), {})(message)
 
 
-def one_by_one(images: Images, tags: Any) -> Images:
-    """For a folder whose tags are a list or a matrix, its images in sorted order; else `images` unchanged."""
+def one_by_one(images: Images, tags: Any) -> tuple[Images, Any]:
+    """Images and their tags, both as they are, but for a folder whose tags are a list or a matrix: its images in sorted
+    order; and for a DataLoader: what is in it."""
+    if is_loader(images):
+        images, labels = loaded(images)
+        return images, labels if tags is None else tags
+    if is_tensor(tags):
+        tags = tags.detach().cpu().numpy()
     read_together = tags is None or isinstance(tags, str | Path) or image_column(tags)
-    return images if read_together or not isinstance(images, str | Path) else find_images([images])
+    return images if read_together or not isinstance(images, str | Path) else find_images([images]), tags
 
 
 def every_image(images: Images) -> list[Path | Picture]:

@@ -170,3 +170,41 @@ def test_progress_is_told_after_every_image(clean, workers):
     calls = []
     audit(clean, workers=workers, progress=lambda: calls.append(1))
     assert len(calls) == 6
+
+
+# --- what a reader of the terminal sees ---
+
+
+@pytest.fixture
+def many_tags(clean) -> Annotations:
+    """60 categories: category number n is known n times at most, in six images."""
+    names = [f"tag{n:02}" for n in range(60)]
+    tags = [[name for n, name in enumerate(names) if n > 10 * image] for image in range(6)]
+    images = clean.images
+    return Annotations.from_tags(images, tags, root=clean.root, splits=["train"] * 6, name="photos", categories=names)
+
+
+def test_findings_come_last_and_counts_are_short(many_tags):
+    lines = audit(many_tags).render().splitlines()
+    last_count = max(number for number, line in enumerate(lines) if line.startswith("  tag") and ":" not in line)
+    first_finding = next(number for number, line in enumerate(lines) if line.startswith("category with one positive"))
+    assert last_count < first_finding
+    assert "  … 50 categories between these; --all counts them" in lines
+    assert lines[lines.index("Known positives of each category (train):") + 1] == "  tag51  6"  # the most frequent
+    assert len(lines) < 40
+
+
+def test_everything_is_listed_on_request(many_tags):
+    text = audit(many_tags).render(everything=True)
+    assert "--all" not in text
+    assert all(f"  {name}  " in text for name in many_tags.categories)
+    assert text.count("only one training image") == 10
+
+
+def test_proposals_count_the_images_that_check_counts(clean, tmp_path):
+    """An image that cannot be read has no say, in the list and in the alias file alike."""
+    (tmp_path / "0.png").write_bytes(b"")
+    tags = [["dogs"], ["dog"], ["dog"], ["dogs"], ["dog"], ["dog"]]
+    result = audit(Annotations.from_tags(clean.images, tags, root=tmp_path, name="photos"))
+    assert [proposal.images for proposal in result.proposals] == [(4, 1)]
+    assert sum(result.positives["dogs"].values()) == 1

@@ -273,3 +273,38 @@ def test_one_column_of_zeros_and_ones_beside_words_is_not_a_onehot_table(photos:
     with pytest.raises(UserError, match="Which column"):
         read(photos, "image,caption,reviewed\na.jpg,a red cat,1\nb.jpg,a dog,0\n")
     assert read(photos, "image,cat,split\na.jpg,1,train\nb.jpg,-1,test\n").categories == ["cat"]
+
+
+# --- matrices without a header ---
+
+
+@pytest.mark.parametrize("between", [" ", "  ", ",", "\t"])
+def test_a_matrix_without_header_is_refused_until_its_columns_have_names(photos: Path, between: str) -> None:
+    """Read as a list of tags, it would have the tags "1" and "NA"."""
+    rows = [["a.jpg", "1", "NA", "0"], ["b.jpg", "0", "1", "NA"], ["c.jpg", "NA", "1", "1"]]
+    text = "\n".join(between.join(row) for row in rows)
+    with pytest.raises(UserError, match=r"no header line, so the names of its 3 tags .*-o categories="):
+        read(photos, text)
+    with pytest.raises(UserError, match="2 were given"):
+        read(photos, text, categories=["cat", "dog"])
+    named = read(photos, text, categories=["cat", "dog", "sea"])
+    assert named.labels.tolist() == [[1, 0, -1], [-1, 1, 0], [0, 1, 1]]
+
+
+def test_a_matrix_whose_header_names_the_values_only(photos: Path) -> None:
+    """CelebA: the number of images, the attributes, then rows that end in a space."""
+    read_as = read(photos, "3\nBald Smiling\na.jpg  1 -1 \nb.jpg -1 -1 \nc.jpg -1  1 \n")
+    assert read_as.categories == ["Bald", "Smiling"]
+    assert read_as.labels.tolist() == [[1, -1], [-1, -1], [-1, 1]]
+
+
+def test_words_after_a_space_are_tags(photos: Path) -> None:
+    assert tags_of(read(photos, "a.jpg cat dog\nb.jpg cat\nc.jpg sea\n")) == {
+        "a.jpg": {"cat", "dog"},
+        "b.jpg": {"cat"},
+        "c.jpg": {"sea"},
+    }
+
+
+def test_the_number_of_a_class_is_no_matrix(photos: Path) -> None:
+    assert read(photos, "a.jpg,0\nb.jpg,1\n").categories == ["0", "1"]

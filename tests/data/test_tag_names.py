@@ -157,3 +157,17 @@ def test_names_that_cannot_be_shown_are_cleaned() -> None:
     assert clean("  polar\t bear\0 ") == "polar bear"
     assert clean("Cafe\u0301") == "Caf\u00e9"
     assert clean("a\ud800b") == "a b"
+
+
+def test_merged_spellings_and_their_tags_are_two_counts(photos: Path) -> None:
+    """20 names, written in three ways: 40 spellings merged, of 20 tags; eight are shown."""
+    names = [f"animal{n}" for n in range(20)]
+    rows = [
+        f"{image}.jpg,{form(name)}"
+        for image, form in zip("abc", (str.upper, str.title, str), strict=True)
+        for name in names
+    ]
+    (photos / "tags.csv").write_text("\n".join(["image,tag", *rows]))
+    (note,) = [note for note in read_annotations(photos).notes if "spellings" in note]
+    assert note.startswith("40 spellings of 20 tags were merged: ")
+    assert " and 12 more tags (" in note

@@ -147,6 +147,14 @@ def test_a_one_hot_table_says_no_in_its_own_way(photos, tmp_path, rows, expected
     assert (tmp_path / "new.csv").read_text() == f"image,dog,sea\n{expected}c.jpg,1,1\n"
 
 
+def test_a_matrix_without_header_stays_one(photos, tmp_path):
+    file = photos.parent / "tags.txt"
+    file.write_text("a.jpg 1 NA\nb.jpg 0 1\nc.jpg 1 1\n")
+    decided = {("a.jpg", "sea"): ABSENT, ("b.jpg", "dog"): UNKNOWN}
+    applied(photos, file, decided, tmp_path / "new.txt", categories=["dog", "sea"])
+    assert (tmp_path / "new.txt").read_text().splitlines()[:2] == ["a.jpg 1 0", "b.jpg NA 1"]
+
+
 def test_what_a_table_cannot_say_is_an_error_that_helps(photos, tmp_path):
     """With 1, 0, -1 and blanks nobody knows which of them is a no."""
     file = photos.parent / "tags.csv"

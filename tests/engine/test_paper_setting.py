@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,15 +12,26 @@ from conftest import TinyConfig
 from fewtags.contract import WordVectors
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import split_data
-from fewtags.engine.record import not_the_papers_words
+from fewtags.engine.record import other_words
 from fewtags.engine.run import repeatable
 from fewtags.engine.training import train
+from fewtags.methods import METHODS, find_method
+from fewtags.models.heads import head_class
 
 
 def test_words_of_the_papers_width_pass_and_others_are_named():
-    assert not_the_papers_words(WordVectors(torch.zeros(3, 300), "glove.npz")) == ""
-    assert "of 50 dimensions" in not_the_papers_words(WordVectors(torch.zeros(3, 50), "package"))
-    assert "learned from random" in not_the_papers_words(WordVectors(torch.zeros(3, 300), "random", learned=True))
+    paper = find_method("caldnr").profile("paper")
+    assert paper.word_dim == 300
+    assert other_words(WordVectors(torch.zeros(3, 300), "glove.npz"), paper) == ""
+    assert "of 50 dimensions" in other_words(WordVectors(torch.zeros(3, 50), "package"), paper)
+    assert "learned from random" in other_words(WordVectors(torch.zeros(3, 300), "random", learned=True), paper)
+    assert other_words(WordVectors(torch.zeros(3, 50), "package"), replace(paper, word_dim=None)) == ""
+
+
+def test_every_paper_profile_whose_head_uses_words_says_which():
+    published = [(row, row.profiles["paper"]) for row in METHODS.values() if "paper" in row.profiles]
+    for row, profile in published:
+        assert (profile.word_dim == 300) == head_class(row.head).spec.needs_words, row.name
 
 
 @pytest.mark.parametrize(("profile", "warned"), [("paper", True), ("default", False)])

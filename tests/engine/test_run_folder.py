@@ -14,7 +14,7 @@ from fewtags.errors import UserError
 PACKAGE = Path(fewtags.__file__).parent
 NAMES = (
     "config.yaml", "environment.json", "data.json", "metrics.jsonl", "bad_images.txt", "last.pt", "best.pt",
-    "predictions-", "result.json", "cell.json", "log.txt",
+    "predictions-", "result.json", "cell.json", "log.txt", "names.txt",
 )  # fmt: skip
 
 
@@ -27,6 +27,9 @@ def test_a_file_of_a_run_is_named_once(name: str):
 
 def test_what_the_files_say(tmp_path: Path):
     run = RunFolder(tmp_path / "a" / "run")
+    with pytest.raises(UserError, match="run does not exist"):
+        run.must_be_run()
+    run.path.mkdir(parents=True)
     with pytest.raises(UserError, match=r"run is not a run folder \(it has no config\.yaml\)"):
         run.must_be_run()
     assert (run.is_run, run.can_resume, run.is_finished) == (False, False, False)

@@ -26,6 +26,7 @@ from fewtags.engine.run_log import read_rows
 from fewtags.errors import Interrupted, MissingExtra, RunFailed, UserError
 from fewtags.loggers import opened
 from fewtags.methods import METHODS, objective_class
+from fewtags.models import saved
 from fewtags.models.classifier import Classifier
 from fewtags.models.saved import load_model
 
@@ -236,13 +237,13 @@ def test_half_precision_on_the_way_and_single_precision_where_it_counts(patches,
     """bf16: the backbone computes in it; logits, losses, weights and what is measured do not."""
     seen: dict[str, torch.dtype] = {}
 
-    def maps(self, images):
-        found = feature_map(self, images)
+    def maps(self, images, are_maps=False):
+        found = feature_map(self, images, are_maps)
         seen["maps"] = found.dtype
         return found
 
-    def outputs(self, images):
-        found = forward(self, images)
+    def outputs(self, images, are_maps=False):
+        found = forward(self, images, are_maps)
         seen["logits"] = found.logits.dtype
         return found
 
@@ -261,6 +262,34 @@ def test_half_precision_on_the_way_and_single_precision_where_it_counts(patches,
     ]
     np.testing.assert_allclose(losses[1], losses[0], rtol=0.05)
     assert half.last.map == pytest.approx(plain.last.map, abs=0.1)
+
+
+def test_a_run_speaks_before_it_computes_features_and_writes_after_it(patches, tmp_path, monkeypatch, capsys):
+    """Features may take an hour: what the run is about to do is said before, and nothing is left if they fail."""
+    said = []
+
+    def fails(*_, **__):
+        said.append(capsys.readouterr().err)
+        raise RunFailed("no features")
+
+    monkeypatch.setattr("fewtags.engine.run.cached_batches", fails)
+    config = TinyConfig.make("model.train_from=head", "cache.enabled=true")
+    with pytest.raises(RunFailed, match="no features"):
+        training.train(config, tmp_path / "run", data=split_data(patches, config.data, 0))
+    assert "Backbone test_resnet at 32 px" in said[0]
+    assert "Method an (default profile)" in said[0]
+    assert not (tmp_path / "run/config.yaml").exists()
+
+
+def test_weights_are_written_once_and_the_card_has_the_numbers(patches, tmp_path, monkeypatch):
+    """The estimates come after the weights are safe, and must not write them again."""
+    written, original = [], saved.save_file
+    monkeypatch.setattr(saved, "save_file", lambda *args: (written.append(1), original(*args)))
+    run(TinyConfig.make("train.epochs=1"), tmp_path / "run", patches)
+    assert len(written) == 1
+    model = load_model(tmp_path / "run")
+    assert model.quality
+    assert model.data
 
 
 def test_tensorboard_is_shown_what_the_log_has(patches, tmp_path):

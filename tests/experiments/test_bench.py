@@ -20,10 +20,12 @@ from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import read_rows
 from fewtags.errors import Interrupted, UserError
 from fewtags.experiments import bench
-from fewtags.experiments.bench import Bench, check_settings
+from fewtags.experiments.bench import Bench, check_settings, outlook
 from fewtags.experiments.executors import Ended, LocalExecutor
 from fewtags.experiments.grid import PlannedRun, read_grid
-from fewtags.experiments.runs import COLUMNS, METRICS
+from fewtags.experiments.runs import COLUMNS, METRICS, read_run, tidy_rows
+from fewtags.experiments.tables import write_tables
+from fewtags.progress import duration
 
 
 @pytest.fixture
@@ -115,11 +117,11 @@ def test_one_failing_run_does_not_stop_the_others(grid, tmp_path):
     rows = csv_rows(folder / "runs.csv")
     assert tuple(rows[0]) == COLUMNS
     assert [(row["method"], row["epoch_rule"]) for row in rows] == [
-        ("linear", "last"), ("linear", "best"), ("an", "last"), ("an", "best"),
+        ("linear", "last"), ("an", "last"), ("an", "best"),  # logistic regression has no epochs
     ]  # fmt: skip
     result = json.loads((folder / "patches/an/known-50/seed-0/result.json").read_text())
-    assert float(rows[2]["map"]) == pytest.approx(100 * result["test"]["map"], abs=1e-3)
-    assert float(rows[3]["map"]) == pytest.approx(100 * result["best"]["map"], abs=1e-3)
+    assert float(rows[1]["map"]) == pytest.approx(100 * result["test"]["map"], abs=1e-3)
+    assert float(rows[2]["map"]) == pytest.approx(100 * result["best"]["map"], abs=1e-3)
     assert "**Scores on patches, 50 % known.**" in (folder / "tables.md").read_text()
 
 
@@ -254,6 +256,32 @@ def test_the_command_ends_with_1_when_a_run_failed(grid, tmp_path, monkeypatch):
 def test_the_command_lists_its_plan(grid):
     result = CliRunner().invoke(app, ["bench", str(grid({"an": None}, [0.1, 0.5])), "--plan"])
     assert result.stdout.split() == ["patches/an/known-10/seed-0", "patches/an/known-50/seed-0"]
+    assert "2 runs in runs/grid: 0 finished, 2 to do; how long they take can be said once" in result.stderr
+
+
+def test_a_plan_says_what_is_left_and_how_long_it_takes(grid, tmp_path):
+    """Finished runs of the method say it; of a method without any, those on the same data, by their epochs."""
+    runs = read_grid(grid({"an": None, "asl": {"train": {"epochs": 3}}}, [0.1, 0.5, 0.9]))
+    for run, seconds in ((runs[0], 100), (runs[1], 140)):
+        leave_result(run, tmp_path / run.name)
+        file = RunFolder(tmp_path / run.name).result
+        file.write_text(json.dumps({**json.loads(file.read_text()), "seconds": seconds}))
+    seconds = 120 + 3 * 3 * 120 / runs[0].config.train.epochs
+    about = f"about {duration(seconds)} by those that are finished."
+    assert outlook(runs, tmp_path) == f"6 runs in {tmp_path}: 2 finished, 4 to do, {about}"
+    assert f"about {duration(seconds / 2)} " in outlook(runs, tmp_path, at_once=2)
+
+
+def test_what_has_no_epochs_has_no_best_one(grid, tmp_path):
+    runs = read_grid(grid({"an": None, "instant": None}, [0.5]))
+    for run in runs:
+        leave_result(run, tmp_path / run.name)
+    file = RunFolder(tmp_path / runs[1].name).result
+    file.write_text(json.dumps({**json.loads(file.read_text()), "epochs": 0}))
+    rows = tidy_rows(read_run(tmp_path / run.name) for run in runs)
+    assert [(row["method"], row["epoch_rule"]) for row in rows] == [("an", "last"), ("an", "best"), ("instant", "last")]
+    write_tables(rows, tmp_path)
+    assert (tmp_path / "tables.md").read_text().count("| instant |") == 1
 
 
 def test_only_some_runs_are_made_and_tables_have_all_that_are_finished(grid, tmp_path):

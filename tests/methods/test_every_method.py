@@ -32,7 +32,7 @@ def build(name: str, labels: torch.Tensor) -> Learner:
     head = head_class(config.head_name)(settings, 24, problem.num_categories, problem.words)
     head.initialise(problem)
     objective = objective_class(name)(config.method, problem, head.feature_dim)
-    if head.needs_start and labels.any():
+    if head.spec.needs_start and labels.any():
         with torch.no_grad():
             batch = Batch(torch.randn(len(labels), 24, 4, 4), labels, torch.arange(len(labels)))
             objective.start(head.start([batch], len(labels)))

@@ -16,7 +16,7 @@ def started(kind, **settings):
     torch.manual_seed(0)
     head = kind(kind.Config(**settings), D, C)
     head.initialise(Problem(tuple("abc"), torch.zeros(40, C, dtype=torch.int8)))
-    if head.needs_start:
+    if head.spec.needs_start:
         head.start([Batch(torch.rand(40, D, 4, 4), torch.zeros(40, C), torch.arange(40))], 40)
     with torch.no_grad():
         head.classifier.weight.normal_()

@@ -13,6 +13,7 @@ from fewtags.models.closed_form import ClosedFormHead, Whiten
 from fewtags.models.names import NameScorer
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import Basis, ImageSums
+from fewtags.presence.windows import unit_windows
 
 DIM, NUM, CATEGORIES = 24, 600, 4
 
@@ -61,11 +62,11 @@ def test_the_order_and_size_of_batches_do_not_matter(world):
     torch.testing.assert_close(head(world[0]).logits, other(world[0]).logits, rtol=1e-3, atol=1e-3)
 
 
-def test_a_given_known_proportion_is_used_and_said(world):
+def test_a_given_known_proportion_is_used_and_reported(world):
     _, start = started(world, known_proportion=0.2)
     assert float(start.known_proportion.mean()) == pytest.approx(0.2, abs=0.02)
-    assert "(given)" in start.sentence
-    assert "(estimated)" in started(world)[1].sentence
+    assert start.facts.share_is_given
+    assert not started(world)[1].facts.share_is_given
 
 
 def test_a_setting_of_version_0_1_is_passed_over():
@@ -82,7 +83,7 @@ def name_scorer(world):
     return NameScorer(weight, torch.zeros(CATEGORIES + 1), members, [f"{c}: itself" for c in range(CATEGORIES)])
 
 
-def test_names_are_used_said_saved_and_loaded(world):
+def test_names_are_used_reported_saved_and_loaded(world):
     """Where one positive of each category is known, they help."""
     maps, truth, labels = world
     first = labels * (labels.cumsum(0) == 1)
@@ -91,8 +92,8 @@ def test_names_are_used_said_saved_and_loaded(world):
     with torch.no_grad():
         start = head.start(batches((maps, truth, first)), NUM)
         logits = head(maps).logits
-    assert "Names: 4 of 4" in start.sentence
-    assert "2: itself" in start.sentence
+    assert start.facts.num_named == 4
+    assert start.facts.name_matches[2] == "2: itself"
     plain = started((maps, truth, first))[0](maps).logits
     with_names, without = (mean_average_precision(each.numpy(), truth.numpy()) for each in (logits, plain))
     assert with_names > without + 0.01
@@ -101,26 +102,38 @@ def test_names_are_used_said_saved_and_loaded(world):
     torch.testing.assert_close(fresh(maps).logits, logits)
 
 
+def test_the_name_that_fits_its_images_least_is_the_most_doubtful_one(world):
+    """Category 2 is matched to the class of category 3, as "athlete" to jocks."""
+    names = name_scorer(world)
+    names.members[2] = names.members[3]
+    head = ClosedFormHead(ClosedFormHead.Config(), DIM, CATEGORIES).eval()
+    head.use_names(names)
+    with torch.no_grad():
+        start = head.start(batches(world), NUM)
+    assert start.facts.doubtful_names[0] == 2
+    assert sorted(start.facts.doubtful_names) == list(range(CATEGORIES))
+
+
 def test_names_alone_make_a_tagger(world):
     maps, truth, labels = world
     head = ClosedFormHead(ClosedFormHead.Config(), DIM, CATEGORIES).eval()
     head.use_names(name_scorer(world))
     with torch.no_grad():
-        head.start(batches((maps, truth, torch.zeros_like(labels))), NUM)
+        start = head.start(batches((maps, truth, torch.zeros_like(labels))), NUM)
         probabilities = head(maps).logits.sigmoid()
+    assert start.facts.known_share is None
     assert mean_average_precision(probabilities.numpy(), truth.numpy()) > 0.5
     assert 0.05 < float(probabilities.mean()) < 0.6
 
 
-def test_few_images_are_said_to_be_few(world):
+def test_the_facts_of_a_start_are_counts_of_its_labels(world):
     maps, truth, labels = world
-    few = maps[:40], truth[:40], labels[:40]
     head = ClosedFormHead(ClosedFormHead.Config(), DIM, CATEGORIES)
-    head.categories = ["sun", "sea", "dog", "cat"]
     with torch.no_grad():
-        sentence = head.start(batches(few), 40).sentence
-    assert "40 images are few" in sentence
-    assert "known)" in sentence
+        facts = head.start(batches((maps[:40], truth[:40], labels[:40])), 40).facts
+    assert facts.num_images == 40
+    assert list(facts.known_positives) == (labels[:40] == PRESENT).sum(0).tolist()
+    assert facts.num_named is None
 
 
 def test_whitening_keeps_the_directions_of_most_variance():
@@ -140,7 +153,6 @@ def test_the_residual_is_zero_at_the_start_and_gets_gradients(world):
     plain, with_residual = started(world)[0], started(world, residual=True, width=16)[0]
     outputs = with_residual(maps)
     torch.testing.assert_close(outputs.logits, plain(maps).logits)
-    assert outputs.features.shape == (NUM, CATEGORIES, 16)
     torch.testing.assert_close(outputs.attention.sum((2, 3)), torch.ones(NUM, CATEGORIES))
     assert [name for name, _ in plain.named_parameters()] == []
     with_residual.residual.attended_weight.data.normal_()
@@ -263,3 +275,41 @@ def test_one_photo_or_copies_of_it_make_a_working_tagger(copies, settings):
         if head.residual is None:
             head.relabel(maps[0].mean((1, 2)), 1, PRESENT)
             assert head(maps).logits.isfinite().all()
+
+
+def with_weights(world, **settings):
+    head, _ = started(world, residual=True, windows=True, width=16, **settings)
+    for weight in head.parameters():
+        weight.data.normal_()
+    return head
+
+
+def test_the_residual_is_the_product_with_each_category_s_attended_feature(world):
+    """By the definition: the feature of a category is the mean of the windows by its attention."""
+    head, maps = with_weights(world), world[0][:50]
+    residual = head.residual
+    windows, _ = unit_windows(maps, 3)
+    image, windows = residual.whitened(F.normalize(maps.mean((2, 3))), windows)
+    attention = torch.einsum("bld,cd->bcl", windows, residual.first_query + residual.query).softmax(2)
+    features = torch.einsum("bcl,bld->bcd", attention, windows)
+    expected = image @ residual.pooled_weight.T + residual.bias
+    expected = expected + torch.einsum("bcd,cd->bc", features, residual.attended_weight)
+    torch.testing.assert_close(residual(image, windows)[0], expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(head(maps).attention.flatten(2), attention, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_what_is_settled_before_training_gives_the_same_outputs(world, training):
+    head, maps = with_weights(world).train(training), world[0][:50]
+    assert head.spec.settles
+    settled = head.settled(maps).detach()
+    torch.manual_seed(1)
+    expected = head(maps)
+    torch.manual_seed(1)
+    found = head.from_settled(settled)
+    torch.testing.assert_close(found.logits, expected.logits)
+    torch.testing.assert_close(found.prior, expected.prior)
+
+
+def test_nothing_is_settled_without_a_residual(world):
+    assert not started(world)[0].spec.settles

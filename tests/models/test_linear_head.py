@@ -102,7 +102,7 @@ def test_the_prior_belongs_to_training_and_to_standardised_features(images):
     assert head.eval()(images[0]).prior is None
     plain = LinearHead(LinearHead.Config(standardise=False), DIM, 3).train()
     assert plain(images[0]).prior is None
-    assert not plain.needs_start
+    assert not plain.spec.needs_start
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.head == "linear"])

@@ -3,6 +3,7 @@
 import asyncio
 import http.client
 import io
+import re
 import socket
 import threading
 import time
@@ -54,6 +55,18 @@ def picture(colour, side=20, form="PNG"):
 def client():
     with TestClient(create_app(Brightness(), Limits(bytes=20_000, images=3))) as made:
         yield made
+
+
+def test_the_page_about_the_api_needs_no_network(client):
+    """Everything it loads comes from the server itself."""
+    pytest.importorskip("fastapi_offline")
+    page = client.get("/docs")
+    assert page.status_code == 200
+    loaded = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert len(loaded) >= 3
+    assert [address for address in loaded if not address.startswith("/docs-files/")] == []
+    assert all(client.get(address).status_code == 200 for address in loaded)
+    assert "'/openapi.json'" in page.text or '"/openapi.json"' in page.text
 
 
 def test_an_image_in_the_body_gets_its_tags(client):

@@ -7,21 +7,23 @@ from typing import Any
 
 from fewtags.data.audit import Audit, audit
 from fewtags.data.formats import read_annotations
-from fewtags.data.proposals import propose_merges, write_proposals
+from fewtags.data.proposals import must_be_new, write_proposals
 from fewtags.progress import progress_bar, working
+from fewtags.wording import plural
 
 
 def check_data(
     data: Path, tags: Path | None, format: str, options: dict[str, Any], propose: Path | None = None
 ) -> tuple[Audit, str]:
     """The audit of a dataset, and a sentence about the file of proposed merges, if requested."""
+    if propose is not None:
+        must_be_new(propose)  # before minutes are spent on reading images
     with working("Reading labels"):
         annotations = read_annotations(data, tags=tags, format=format, **options)
-    wrote = ""
-    if propose is not None:
-        counts = dict(zip(annotations.categories, annotations.known_positives.tolist(), strict=True))
-        proposals = propose_merges(counts)
-        write_proposals(proposals, propose)
-        wrote = f"{len(proposals)} proposed tag merges written to {propose}; edit it, then pass it as --aliases."
     with progress_bar("Reading images", len(annotations), unit="images") as bar:
-        return audit(annotations, progress=bar.step), wrote
+        result = audit(annotations, progress=bar.step)
+    if propose is None:
+        return result, ""
+    write_proposals(result.proposals, propose)
+    count = plural(len(result.proposals), "proposed tag merge")
+    return result, f"{count} written to {propose}; edit it, then pass it as --aliases."

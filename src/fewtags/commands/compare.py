@@ -6,15 +6,19 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from fewtags.experiments.comparison import Comparison
+from fewtags.experiments.comparison import ComparedRun, Comparison, Review
 from fewtags.presence.summary import NOT_AUDITED
 from fewtags.wording import plural
 
+SHOWN = 5  # tags in a sentence
 COLUMNS = (("map", "mAP"), ("of1", "OF1"), ("cf1", "CF1"))
 
 
 def tables(comparison: Comparison, per_category: bool) -> Iterator[Table | str]:
     yield run_table(comparison)
+    for run in comparison.runs:
+        if run.review is not None:
+            yield from review_lines(run, run.review, comparison)
     if comparison.estimated:
         yield NOT_AUDITED
     if per_category:
@@ -35,6 +39,38 @@ def run_table(comparison: Comparison) -> Table:
         ]
         table.add_row(run.name, run.method, f"{run.known_tags:,}", f"{run.decisions:,}", *numbers)
     return table
+
+
+def review_lines(run: ComparedRun, review: Review, comparison: Comparison) -> Iterator[str]:
+    """What was decided, and what it was worth: the AP of the tags whose labels changed, and of the others."""
+    found, removed = sum(review.found.values()), sum(review.removed.values())
+    yield (
+        f"{run.name}: the review found {plural(found, 'missing tag')}{most(review.found)} and removed "
+        f"{plural(removed, 'wrong one')}{most(review.removed)}; {review.refuted:,} suggestions were wrong, "
+        f"{review.confirmed:,} given tags were confirmed, and {review.unsure:,} stayed unsure."
+    )
+    first = comparison.runs[0]
+    if run is first or not review.tags:
+        return
+    gains: dict[bool, list[float]] = {True: [], False: []}  # of tags whose labels changed?
+    for name, before, after in zip(comparison.categories, first.ap, run.ap, strict=True):
+        if before is not None and after is not None:
+            gains[name in review.tags].append(100 * (after - before))
+    parts = [
+        f"{sum(values) / len(values):+.1f} for {'these' if changed else 'the other'} {plural(len(values), 'tag')}"
+        for changed, values in gains.items()
+        if values
+    ]
+    if parts:
+        yield f"What that was worth, in mAP since {first.name}: {', '.join(parts)}."
+
+
+def most(counts: dict[str, int]) -> str:
+    """For example " (dog 4, sea 3, …)"."""
+    if not counts:
+        return ""
+    shown = [f"{tag} {number:,}" for tag, number in list(counts.items())[:SHOWN]]
+    return f" ({', '.join([*shown, '…'] if len(counts) > SHOWN else shown)})"
 
 
 def category_table(comparison: Comparison) -> Table:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from rich.table import Table
+from rich.text import Text
 
 from fewtags.atomic import atomic_write
 from fewtags.commands.evaluate import in_model_order
@@ -23,6 +23,7 @@ from fewtags.data.formats import read_annotations
 from fewtags.data.image_files import find_images
 from fewtags.discovery import UNDECIDED, Discovery, LabelTable, OpenRun, open_run
 from fewtags.engine.model_outputs import model_outputs
+from fewtags.engine.record import load_run_config
 from fewtags.errors import UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT
 from fewtags.presence.summary import estimate_lines
@@ -30,6 +31,7 @@ from fewtags.progress import working
 from fewtags.review.store import DecisionStore, decisions_file, has_decisions
 
 SHOWN = 20  # lines printed
+LONGEST_TAG, WIDE = 24, 140  # columns of the terminal
 DECISIONS = {PRESENT: "present", ABSENT: "absent", 0: "unsure", UNDECIDED: ""}
 
 
@@ -71,8 +73,8 @@ def discover(
             found = opened.discover(decided=decided, **choice)
         return Found(run, opened, opened.annotations, found, opened.truth, limit)
     images = other_images(opened.saved.categories, data, tags, format, options)
-    with tempfile.TemporaryDirectory(prefix="fewtags-") as folder, working("Searching", quiet=quiet):
-        outputs = model_outputs(opened.saved, images, Path(folder), device=device, quiet=quiet)
+    with working("Searching", quiet=quiet):
+        outputs = model_outputs(opened.saved, images, config=load_run_config(run), device=device, quiet=quiet)
         found = opened.discover_in(images, outputs, decided=decided, **choice)
     return Found(run, opened, images, found, None, limit)
 
@@ -109,34 +111,59 @@ def other_images(
 # --- on the terminal ---
 
 
-def tables(found: Found) -> Iterator[Table | str]:
+def tables(found: Found, width: int = 80) -> Iterator[Table | str]:
+    """For a terminal of this width."""
     discovery = found.discovery
-    yield label_table(found, discovery.missing, f"Missing tags, most certain first ({discovery.num_missing:,} found)")
+    least = float(discovery.thresholds.min(initial=1))
+    title = f"Missing tags with a probability of at least {least:.2f}, surest first ({discovery.num_missing:,} found)"
+    yield label_table(found, discovery.missing, title, width)
     yield from precision_lines(found)
     if discovery.num_doubtful:
         title = f"Given tags that look wrong, most doubtful first ({discovery.num_doubtful:,} of them)"
-        yield label_table(found, discovery.doubtful, title, shown=SHOWN // 2)
-        yield "Doubtful: without its own label, the tag is less than a third as likely as for a random image."
+        yield label_table(found, discovery.doubtful, title, width, shown=SHOWN // 2)
+        yield "Going by the picture alone, such a tag is at most a third as probable as in a photo picked at random."
     if len(discovery.missing) < discovery.num_missing:
         yield f"Only the {found.limit:,} most certain ones are listed; increase --limit for more."
 
 
-def label_table(found: Found, table: LabelTable, title: str, shown: int = SHOWN) -> Table:
-    page = Table(title=title, title_justify="left", caption_justify="left")
-    for name in ("image", "tag"):
-        page.add_column(name, overflow="fold")
-    for name in ("probability", "threshold"):
-        page.add_column(name, justify="right")
-    page.add_column("status")
-    page.add_column("looks like", overflow="fold")
-    for line in islice_lines(found, table, shown):
-        page.add_row(
-            line["image"], line["tag"], f"{line['probability']:.2f}", f"{line['threshold']:.2f}",
-            line["decision"] or line["status"], " ".join(Path(path).name for path in line["similar"]),
-        )  # fmt: skip
+def label_table(found: Found, table: LabelTable, title: str, width: int, shown: int = SHOWN) -> Table:
+    """One line per label. The image comes last, and a path that is too long loses its first folders; a wide terminal
+    also shows which known images are similar."""
+    chosen = list(islice_lines(found, table, shown))
+    decided = any(line["decision"] for line in chosen)
+    page = Table(
+        title=title, title_justify="left", caption_justify="left", box=None, header_style="bold", pad_edge=False
+    )
+    page.add_column("tag", no_wrap=True, max_width=LONGEST_TAG)
+    page.add_column("probability", justify="right")
+    if decided:
+        page.add_column("decided")
+    page.add_column("image", no_wrap=True)
+    if wide := width >= WIDE:
+        page.add_column("looks like", no_wrap=True)
+    tags = min(max((len(line["tag"]) for line in chosen), default=0), LONGEST_TAG)
+    room = (width // 2 if wide else width) - max(tags, 3) - len("probability") - (8 if decided else 0) - 6
+    for line in chosen:
+        similar = " ".join(Path(path).name for path in line["similar"])
+        cells = [line["tag"], f"{line['probability']:.2f}", *([line["decision"]] if decided else [])]
+        cells += [end_of_path(line["image"], room), *([similar] if wide else [])]
+        page.add_row(*map(Text, cells))  # a tag may look like markup: [red]
     if len(table) > shown:
         page.caption = f"… and {len(table) - shown:,} more in the list; --csv or --jsonl writes all of them."
     return page
+
+
+def end_of_path(path: str, room: int) -> str:
+    """As many of its last folders as there is room for; the name of the file always."""
+    if len(path) <= room:
+        return path
+    parts = path.split("/")
+    kept = parts[-1]
+    for part in reversed(parts[:-1]):
+        if len(part) + len(kept) + 3 > room:
+            break
+        kept = f"{part}/{kept}"
+    return kept if kept == path else f"…/{kept}"
 
 
 def precision_lines(found: Found) -> Iterator[str]:

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fewtags.commands.models import How, OpenModel, open_model
+from fewtags.commands.models import Inference, OpenModel, open_model
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.engine.onnx_tagger import is_exported
 from fewtags.engine.predictions import Predictions, gathered, measure
 from fewtags.errors import DataError, QualityTooLow, UserError, did_you_mean
-from fewtags.labels import PRESENT, SPLITS
+from fewtags.labels import ABSENT, PRESENT, SPLITS
 from fewtags.metrics import Scores
 from fewtags.presence.summary import estimate_lines
 from fewtags.progress import progress_bar
@@ -28,6 +28,7 @@ class Evaluation:
     categories: list[str]
     estimates: dict[str, Any] | None  # if labels are partial; see fewtags.presence.estimates
     warnings: list[str]
+    typed_only: bool = False  # tags are known to be present or not known at all, so unknown counts as absent
 
     @property
     def map(self) -> float:
@@ -65,13 +66,14 @@ def evaluate_saved(
     warnings += [] if part.complete else [f"Warning: {part.partial_warning('measured')}"]
     with progress_bar("Evaluating", len(part), unit="images") as bar:
         files = (part.path(row) for row in range(len(part)))
-        predictions = gathered(model.predict(files, How(device), len(part)), part.labels.shape, bar.step)
+        predictions = gathered(model.predict(files, Inference(device), len(part)), part.labels.shape, bar.step)
     warnings += [f"Skipped: {reason}" for reason in predictions.broken.values()]
     limits = threshold_of(threshold, model)
     estimates = None
     if not part.complete and (part.labels == PRESENT).any():
         estimates = estimate(model.categories, predictions, part, limits, run if data is None else None, split)
-    return Evaluation(measure(predictions, part, limits), model.categories, estimates, warnings)
+    typed_only = not part.complete and not (part.labels == ABSENT).any()
+    return Evaluation(measure(predictions, part, limits), model.categories, estimates, warnings, typed_only)
 
 
 def estimate(
@@ -168,20 +170,36 @@ def scores_json(evaluation: Evaluation) -> str:
 def render_scores(evaluation: Evaluation, per_category: bool) -> str:
     scores, categories = evaluation.scores, evaluation.categories
     left_out = scores.num_categories_left_out
-    lines = []
-    if evaluation.estimates is not None:
-        lines += [*estimate_lines(evaluation.estimates), "", "Measured on the known labels only:"]
-    lines += [
-        f"{plural(scores.num_images, 'image')}, {plural(len(categories), 'category', 'categories')}"
-        + (f" ({left_out} without positives excluded)" if left_out else ""),
-        f"mAP {100 * scores.map:.2f}   VOC-2012 mAP {100 * scores.map_voc12:.2f}",
-        f"all    OP {100 * scores.op:.2f}  OR {100 * scores.or_:.2f}  OF1 {100 * scores.of1:.2f}   "
-        f"CP {100 * scores.cp:.2f}  CR {100 * scores.cr:.2f}  CF1 {100 * scores.cf1:.2f}",
-        f"top 3  OF1 {100 * scores.of1_top3:.2f}   CF1 {100 * scores.cf1_top3:.2f}",
-    ]
+    images = f"{plural(scores.num_images, 'image')}, {plural(len(categories), 'category', 'categories')}"
+    images += f" ({left_out} without positives excluded)" if left_out else ""
+    lines = [*estimate_lines(evaluation.estimates), ""] if evaluation.estimates is not None else []
+    if evaluation.typed_only:
+        lines += [images, *given_tag_lines(scores)]
+    else:
+        lines += [images, *measured_lines(scores, known_only=evaluation.estimates is not None)]
     if per_category:
         width = max(map(len, categories))
         ap = np.array(scores.per_category)
         for c in np.argsort(-np.nan_to_num(ap, nan=-1), kind="stable"):
             lines.append(f"{categories[c]:{width}}  {'no positives' if np.isnan(ap[c]) else f'{100 * ap[c]:6.2f}'}")
     return "\n".join(lines)
+
+
+def given_tag_lines(scores: Scores) -> list[str]:
+    """Where no absence is known. Precision and F1 would count every found tag as wrong, so they are not shown."""
+    return [
+        f"Of the given tags, {100 * scores.or_:.2f} % are predicted (OR); as a mean over the tags, "
+        f"{100 * scores.cr:.2f} % (CR).",
+        f"mAP of the given tags, every other tag counted as absent: {100 * scores.map:.2f}. It compares runs on the "
+        "same labels; how good the tags are, only the estimate says.",
+    ]
+
+
+def measured_lines(scores: Scores, *, known_only: bool) -> list[str]:
+    return [
+        *(["Measured on the known labels only:"] if known_only else []),
+        f"mAP {100 * scores.map:.2f}   VOC-2012 mAP {100 * scores.map_voc12:.2f}",
+        f"all    OP {100 * scores.op:.2f}  OR {100 * scores.or_:.2f}  OF1 {100 * scores.of1:.2f}   "
+        f"CP {100 * scores.cp:.2f}  CR {100 * scores.cr:.2f}  CF1 {100 * scores.cf1:.2f}",
+        f"top 3  OF1 {100 * scores.of1_top3:.2f}   CF1 {100 * scores.cf1_top3:.2f}",
+    ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,14 +17,15 @@ from fewtags.data.tag_tree import TagTree
 from fewtags.engine.cluster import active_cluster
 from fewtags.engine.onnx_tagger import ExportedTagger, is_exported
 from fewtags.engine.predictions import Prediction
-from fewtags.errors import UserError
+from fewtags.errors import UserError, no_such_folder
+from fewtags.train_settings import CacheConfig
 
 if TYPE_CHECKING:
     from fewtags.models.saved import SavedModel
 
 
 @dataclass(frozen=True)
-class How:
+class Inference:
     """How images are run through the model; None and "auto" let the model choose."""
 
     device: str = "auto"
@@ -38,7 +40,11 @@ class OpenModel(Protocol):
     tree: TagTree
 
     def predict(
-        self, files: Iterable[Path], how: How, num_files: int | None = None, say: Callable[[str], object] = ...
+        self,
+        files: Iterable[Path],
+        inference: Inference,
+        num_files: int | None = None,
+        say: Callable[[str], object] = ...,
     ) -> Iterator[Prediction]:
         """Predictions in order; `say` receives a sentence about the runtime, if there was a choice."""
 
@@ -56,7 +62,7 @@ def open_model(path: Path) -> OpenModel:
     if is_exported(path):
         return ExportedModel(path)
     if not path.exists():
-        raise UserError(f"{path} does not exist, so there is no trained model in it.")
+        raise no_such_folder(path)
     if path.is_file():
         raise UserError(f"{path} is not a model; pass a run's folder, or a .onnx or .xml file from `fewtags export`.")
     return SavedFolder(path)
@@ -71,18 +77,18 @@ class ExportedModel:
     def predict(
         self,
         files: Iterable[Path],
-        how: How,
+        inference: Inference,
         num_files: int | None = None,
         say: Callable[[str], object] = lambda _: None,
     ) -> Iterator[Prediction]:
         runs_it = "openvino" if self.file.suffix == ".xml" else "onnxruntime"
-        if how.runtime not in ("auto", runs_it):
-            raise UserError(f"{self.file} is run by {runs_it}; --runtime {how.runtime} is for a run's folder.")
+        if inference.runtime not in ("auto", runs_it):
+            raise UserError(f"{self.file} is run by {runs_it}; --runtime {inference.runtime} is for a run's folder.")
         if active_cluster() is not None:
             raise UserError(f"--ray needs the model of a run, but {self.file} is an exported one; remove --ray.")
-        if how.device not in ("auto", "cpu"):
-            raise UserError(f"An exported model runs on the CPU; --device {how.device} is for a run's folder.")
-        return self.tagger.predict_files(files, how.batch_size, how.workers)
+        if inference.device not in ("auto", "cpu"):
+            raise UserError(f"An exported model runs on the CPU; --device {inference.device} is for a run's folder.")
+        return self.tagger.predict_files(files, inference.batch_size, inference.workers)
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256()
@@ -113,16 +119,21 @@ class SavedFolder:
     def predict(
         self,
         files: Iterable[Path],
-        how: How,
+        inference: Inference,
         num_files: int | None = None,
         say: Callable[[str], object] = lambda _: None,
     ) -> Iterator[Prediction]:
         from fewtags.engine.prediction import predict_files
 
-        return predict_files(
-            self.saved, files, num_files=num_files, device=how.device, batch_size=how.batch_size, workers=how.workers,
-            runtime=how.runtime, say=say,
-        )  # fmt: skip
+        return predict_files(self.saved, files, num_files=num_files, say=say, cache=self.cache(), **asdict(inference))
+
+    def cache(self) -> CacheConfig:
+        """Where its features are kept: as the run said."""
+        from fewtags.engine.record import load_run_config
+
+        with suppress(UserError):  # not a run but a saved tagger, or one whose settings cannot be read
+            return load_run_config(self.folder).cache
+        return CacheConfig()
 
     def fingerprint(self) -> str:
         from fewtags.models.tensor_files import add_tensors  # brings torch

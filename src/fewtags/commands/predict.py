@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from fewtags.atomic import naming, write_json
-from fewtags.commands.models import How, open_model
+from fewtags.commands.models import Inference, open_model
 from fewtags.data.csv_cells import protected, unprotected
 from fewtags.data.image_files import Skipped, iter_images, no_images
 from fewtags.data.remote import remote_url
@@ -50,7 +50,7 @@ def write_predictions(
     all_scores: bool = False,
     overwrite: bool = False,
     writer: TagWriter | None = None,
-    how: How | None = None,
+    inference: Inference | None = None,
     quiet: bool = False,
 ) -> int:
     """Tag images, streaming to a CSV or JSON lines file, or as CSV to standard output. Returns how many failed."""
@@ -67,7 +67,10 @@ def write_predictions(
     thresholds = model.thresholds if threshold is None else np.full(len(model.categories), threshold)
     basis = ""
     if precision is not None or recall is not None:
-        thresholds, basis = model.purpose_thresholds(precision, recall)
+        chosen, basis = model.purpose_thresholds(precision, recall)
+        thresholds = chosen if threshold is None else np.maximum(chosen, threshold)
+        if precision is not None:
+            basis += about_the_least_probable(thresholds, precision)
     if save_thresholds:
         model.keep_thresholds(thresholds)
     rows = Rows(model.categories, thresholds, top, all_scores, model.tree)
@@ -90,8 +93,19 @@ def write_predictions(
             bar.skip(written.count)
         write = row_writer(out, stream, rows, written, writer)
         todo = (path for path in iter_images(images) if name_of(path, 0) not in written)
-        predictions = model.predict(todo, how or How(), total - written.count, bar.say)
+        predictions = model.predict(todo, inference or Inference(), total - written.count, bar.say)
         return write_all(predictions, write, stream, bar.step, out)
+
+
+def about_the_least_probable(thresholds: np.ndarray, precision: float) -> str:
+    """A precision is of all tags that are written. Who reads it as one of every single tag is told."""
+    least = float(thresholds.min())
+    if least >= precision:
+        return ""
+    return (
+        f" That is on average over what is predicted: single tags have probabilities down to {least:.2f}; "
+        f"--threshold {precision:g} leaves out all below {precision:g}."
+    )
 
 
 def choose_writer(

@@ -117,10 +117,9 @@ def train_and_print(config: RunConfig, folder: Path, loggers: Sequence[str] = ()
                 tracker.artifact(report)
     if distributed.is_main():
         when = " after the last epoch" if result.epochs else ""
-        if result.last is not None:
-            how = " (with unknown tags as absent)" if result.estimates else ""
-            print(f"{result.split}{when}: {score_line(result.last)}{how}")
-        if result.estimates:
+        if result.estimates:  # with these labels nothing but the estimates says how good it is
             print("\n".join(estimate_lines(result.estimates)))
+        elif result.last is not None:
+            print(f"{result.split}{when}: {score_line(result.last)}")
         print(result.folder)
     distributed.finish()

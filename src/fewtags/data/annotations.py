@@ -62,7 +62,7 @@ class Annotations:
     categories: list[str]
     labels: np.ndarray  # [N, C] int8: 1 present, 0 unknown, -1 absent
     splits: np.ndarray  # [N] "train", "val" or "test"
-    name: str = "dataset"  # "voc2007", "photos": for display; ROLE's prior is looked up by it
+    name: str = "dataset"  # "voc2007", "photos": for display
     notes: list[str] = field(default_factory=list)  # how the reader interpreted the data, as sentences
     findings: list[Finding] = field(default_factory=list)  # what the reader could not use
     ids: list[str] | None = None  # image ids in the tool the labels came from
@@ -256,7 +256,7 @@ class Annotations:
 
     def partial_warning(self, split: str) -> str:
         """A warning that these labels, which are used for evaluation, are partial."""
-        how = "unknown ones count as absent, so the true precision is higher than the measured one"
+        how = "no absence is known, so precision can only be estimated"
         if (self.labels == ABSENT).any():
             how = "only the known ones count"
         return f"{self.unknown_share:.0%} of the {split} labels are unknown; {how}."

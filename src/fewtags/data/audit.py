@@ -16,11 +16,12 @@ import numpy as np
 
 from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.images import BadImage, open_image, stored_form
-from fewtags.data.proposals import propose_merges
+from fewtags.data.proposals import Proposal, propose_merges
 from fewtags.labels import ABSENT, PRESENT, SPLITS, UNKNOWN
 from fewtags.wording import plural
 
-SHOWN = 40  # findings of one kind that are printed
+SHOWN = 8  # findings of one kind that are printed, unless all are asked for
+EXTREMES = 5  # categories that are counted at either end, likewise
 SMALLEST, LONGEST = 32, 8  # reports sides below 32 pixels and aspect ratios above 8
 PLAIN_MODES = {"L", "RGB"}  # other modes are converted, which is reported
 
@@ -45,21 +46,24 @@ class Audit:
     readable: np.ndarray  # [N] bool
     findings: list[Finding]
     notes: list[str] = field(default_factory=list)  # how the reader interpreted the data
+    proposals: list[Proposal] = field(default_factory=list)  # tags that may be one, with counts of readable images
 
     @property
     def fatal(self) -> bool:
         """Would training fail or be meaningless?"""
         return any(finding.fatal for finding in self.findings)
 
-    def render(self) -> str:
-        """The reader's notes, the findings grouped by kind with their files, the counts, and the verdict as the last
-        line."""
+    def render(self, everything: bool = False) -> str:
+        """The reader's notes, the counts, the findings by kind, and the verdict: what matters most is last, where the
+        reader of a terminal looks. `everything` lists all findings and counts all categories."""
         lines = [*self.notes, ""] if self.notes else []
+        lines += [*self._counts(everything), ""]
         for kind, findings in _by_kind(self.findings).items():
-            lines += [f"{kind} ({len(findings):,})", *(f"  {finding}" for finding in findings[:SHOWN])]
-            more = len(findings) - SHOWN
-            lines += [f"  and {more:,} more; --json lists them all", ""] if more > 0 else [""]
-        return "\n".join([*lines, *self._counts(), "", self._verdict()])
+            shown = len(findings) if everything or len(findings) <= SHOWN + 1 else SHOWN
+            lines += [f"{kind} ({len(findings):,})", *(f"  {finding}" for finding in findings[:shown])]
+            more = len(findings) - shown
+            lines += [f"  and {more:,} more; --all lists them", ""] if more else [""]
+        return "\n".join([*lines, self._verdict()])
 
     def to_json(self) -> str:
         content = {
@@ -75,16 +79,27 @@ class Audit:
         }
         return json.dumps(content, indent=2, ensure_ascii=False)
 
-    def _counts(self) -> Iterator[str]:
+    def _counts(self, everything: bool) -> Iterator[str]:
         images = f"{plural(self.num_images, 'image')}, {self.readable.sum()} readable"
         yield f"{self.name}: {images}; {plural(len(self.positives), 'category', 'categories')}."
         for split, count in self.splits.items():
             yield f"  {split}: {plural(count, 'image')}, {self.unknown[split]:.1%} of the labels unknown"
         if self.positives:
             yield f"Known positives of each category ({' / '.join(self.splits)}):"
-        width = max(map(len, self.positives), default=0)
-        for category, counts in self.positives.items():
-            yield f"  {category:{width}}  {' / '.join(str(counts[split]) for split in self.splits)}"
+        yield from self._count_lines(everything)
+
+    def _count_lines(self, everything: bool) -> Iterator[str]:
+        """Of every category in its order, or of the most and the least frequent ones."""
+        names = list(self.positives)
+        left_out = 0 if everything else max(len(names) - 2 * EXTREMES, 0)
+        if left_out > 1:
+            names.sort(key=lambda name: -sum(self.positives[name].values()))
+            names = names[:EXTREMES] + names[-EXTREMES:]
+        width = max(map(len, names), default=0)
+        for number, name in enumerate(names):
+            if left_out > 1 and number == EXTREMES:
+                yield f"  … {left_out:,} categories between these; --all counts them"
+            yield f"  {name:{width}}  {' / '.join(str(count) for count in self.positives[name].values())}"
 
     def _verdict(self) -> str:
         fatal = [finding for finding in self.findings if finding.fatal]
@@ -103,6 +118,7 @@ def audit(annotations: Annotations, workers: int | None = None, progress: Callab
     usable = annotations.take(readable)
     splits = [split for split in SPLITS if (annotations.splits == split).any()]
     positives = {split: usable.split(split).known_positives for split in splits}
+    proposals = propose_merges(dict(zip(usable.categories, usable.known_positives.tolist(), strict=True)))
     return Audit(
         name=annotations.name,
         num_images=len(annotations),
@@ -121,10 +137,11 @@ def audit(annotations: Annotations, workers: int | None = None, progress: Callab
             *_partial_evaluation_labels(annotations),
             *_rare_categories(usable),
             *_images_without_tags(annotations),
-            *_similar_tags(usable),
+            *(Finding("similar tags", proposal.drop, f"{proposal}.") for proposal in proposals),
             *_odd_pictures(annotations, pictures),
         ],
         notes=list(annotations.notes),
+        proposals=proposals,
     )
 
 
@@ -231,12 +248,6 @@ def _rare_categories(usable: Annotations) -> Iterator[Finding]:
             )
         elif count == 1:
             yield Finding("category with one positive", category, "only one training image is known to have it.")
-
-
-def _similar_tags(usable: Annotations) -> Iterator[Finding]:
-    counts = dict(zip(usable.categories, usable.known_positives.tolist(), strict=True))
-    for proposal in propose_merges(counts):
-        yield Finding("similar tags", proposal.drop, f"{proposal}.")
 
 
 def _images_without_tags(annotations: Annotations) -> Iterator[Finding]:

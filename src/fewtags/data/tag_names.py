@@ -15,7 +15,7 @@ import numpy as np
 from fewtags.data.aliases import Aliases, clean, fold
 from fewtags.data.tag_tree import Places, TagTree, describe_tree, levels_of, with_indirect
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
-from fewtags.wording import printable
+from fewtags.wording import plural, printable
 
 SHOWN = 8  # examples in a sentence
 Hierarchy = Literal["all", "leaf", "none"]
@@ -96,8 +96,9 @@ def _spelling_notes(final: Mapping[str, str | None]) -> list[str]:
         return []
     examples = [f"{_quoted(tags)} as '{name}'" for name, tags in sorted(joined.items())]
     count = sum(map(len, joined.values()))
-    words = "1 spelling was" if count == 1 else f"{count:,} spellings were"
-    return [f"{words} merged: {_some(examples)} (merge_case=false keeps them apart)."]
+    words = "1 spelling of a tag was" if count == 1 else f"{count:,} spellings of {plural(len(joined), 'tag')} were"
+    more = " tags" if len(examples) > SHOWN else ""
+    return [f"{words} merged: {_some(examples)}{more} (merge_case=false keeps them apart)."]
 
 
 def _alias_notes(final: Mapping[str, str | None], aliases: Aliases) -> list[str]:

@@ -8,12 +8,13 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fewtags import distributed
 from fewtags.data.dataset import Loaded
 from fewtags.engine.predictions import Predictions
 from fewtags.errors import DataError, RunFailed
+from fewtags.models.classifier import Classifier
 
 
 class Batches(Protocol):
@@ -27,7 +28,7 @@ class Batches(Protocol):
 
 @torch.inference_mode()
 def predict(
-    model: nn.Module,
+    model: Classifier,
     batches: Batches,
     shape: tuple[int, int],
     device: torch.device,
@@ -45,7 +46,7 @@ def predict(
         if loaded.batch is not None:
             batch = loaded.batch.to(device)
             with autocast():
-                logits.append(model(batch.images).logits.float())
+                logits.append(model(batch.images, batch.are_maps).logits.float())
             index.append(batch.index)
         on_step()
     model.train(was_training)
@@ -54,7 +55,7 @@ def predict(
 
 @torch.inference_mode()
 def predict_some(
-    model: nn.Module,
+    model: Classifier,
     batches: Batches,
     most: int,
     device: torch.device,
@@ -70,7 +71,7 @@ def predict_some(
         if loaded.batch is not None:
             batch = loaded.batch.to(device)
             with autocast():
-                rows.append((model(batch.images).logits.float().sigmoid(), batch.labels))
+                rows.append((model(batch.images, batch.are_maps).logits.float().sigmoid(), batch.labels))
             count = len(batch.index)
         seen += int(distributed.sum_across_ranks(torch.tensor(count)))  # all processes stop at the same batch
         if seen >= most:

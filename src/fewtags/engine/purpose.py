@@ -13,6 +13,7 @@ from fewtags.engine.thresholds import PurposeThresholds, thresholds_for
 from fewtags.errors import UserError
 from fewtags.labels import PRESENT
 from fewtags.methods import objective_class
+from fewtags.models.heads import head_class
 from fewtags.models.saved import SavedModel
 from fewtags.models.tensor_files import read_arrays
 from fewtags.wording import plural
@@ -73,7 +74,7 @@ def complete_truth(run: Path, count: int) -> np.ndarray | None:
 
 def is_calibrated(config: RunConfig) -> bool:
     """Are probabilities those of presence, rather than of being labelled?"""
-    if config.head_name != "closed_form":
+    if not head_class(config.head_name).spec.calibrated:
         return False
     if not objective_class(config.method_name, config.profile).trains:
         return True

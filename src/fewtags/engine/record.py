@@ -28,12 +28,11 @@ from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
 from fewtags.engine.run import Run, is_mean
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
+from fewtags.methods import Profile, find_method
 from fewtags.models.quick_timm import timm
 from fewtags.models.saved import damaged, read_object
 from fewtags.models.tensor_files import first_line, read_arrays
 from fewtags.wording import plural
-
-PAPERS_WORD_WIDTH = 300
 
 
 def log_opening(run: Run) -> None:
@@ -57,8 +56,7 @@ def log_opening(run: Run) -> None:
     run.log.say(f"Backbone {config.model.backbone} at {config.input.size} px from {origin}, {state}.")
     if run.problem.words is not None:
         run.log.say(f"Word vectors: {run.problem.words.source}.")
-        if config.profile == "paper" and (warning := not_the_papers_words(run.problem.words)):
-            run.log.warn(warning)
+        run.log.warn(other_words(run.problem.words, find_method(config.method_name).profile(config.profile)))
     epochs = plural(run.num_epochs, "epoch") if run.num_epochs else "one pass over the images, no training,"
     run.log.say(
         f"Method {config.method_name} ({config.profile} profile) with the {config.head_name} head: "
@@ -67,14 +65,14 @@ def log_opening(run: Run) -> None:
     )
 
 
-def not_the_papers_words(words: WordVectors) -> str:
-    """Empty where they may be the paper's."""
+def other_words(words: WordVectors, profile: Profile) -> str:
+    """A warning if they are not those that the profile is published with; otherwise empty."""
     width = words.vectors.shape[1]
-    if not words.learned and width == PAPERS_WORD_WIDTH:
+    if profile.word_dim is None or (not words.learned and width == profile.word_dim):
         return ""
     found = "learned from random" if words.learned else f"of {width} dimensions"
     return (
-        f"WARNING: this is not the paper's setting. Its word vectors are GloVe's with {PAPERS_WORD_WIDTH} dimensions; "
+        f"WARNING: this is not the paper's setting. Its word vectors are GloVe's with {profile.word_dim} dimensions; "
         f"these are {found}. words.source=FILE gives others (.npz with names and vectors, .npy with a row per "
         "category, or GloVe's own .txt)."
     )

@@ -22,7 +22,8 @@ from fewtags.data.loaders import image_batches
 from fewtags.data.prepare import RunData
 from fewtags.engine.cluster import active_cluster
 from fewtags.engine.evaluation import Batches
-from fewtags.engine.feature_cache import cached_batches, keeps_averages, keeps_features
+from fewtags.engine.features import FeatureMaker, cached_batches, keeps_averages, keeps_features
+from fewtags.engine.moving_average import MovingAverage
 from fewtags.engine.predictions import Predictions
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
@@ -34,7 +35,6 @@ from fewtags.metrics import Scores
 from fewtags.models.build import build_classifier, is_from_scratch, make_problem
 from fewtags.models.classifier import Classifier
 from fewtags.models.heads import Head
-from fewtags.models.quick_timm import ModelEmaV3
 from fewtags.presence.estimates import Judged
 
 
@@ -56,8 +56,8 @@ class Run:
     learner: Learner
     wrapped: nn.Module  # the learner as called: compiled or distributed
     scaler: torch.amp.GradScaler
-    ema: ModelEmaV3 | None
-    train_batches: Batches
+    ema: MovingAverage | None
+    caches_features: bool  # what the frozen stages make of images is computed once
     log: RunLog
     eval_batches: dict[str, Batches] = field(default_factory=dict)
     latest: dict[str, Measured] = field(default_factory=dict)  # by split, of the last finished epoch
@@ -75,6 +75,16 @@ class Run:
     def optimizer(self) -> torch.optim.Optimizer:
         """Made on first use: to make one imports torch's compiler, which what does not train should not wait for."""
         return build_optimizer(self.learner, self.config)
+
+    @cached_property
+    def train_batches(self) -> Batches:
+        """Shuffled. Made on first use: it may take a pass over the images, before which the run should have spoken."""
+        return self.batches_of(self.data.train, augment=self.config.input.augment, shuffle=True)
+
+    def batches_of(self, part: Annotations, *, augment: bool = False, shuffle: bool = False) -> Batches:
+        """Batches of images, or of the frozen stages' maps if they are cached."""
+        make = cached_batches_of if self.caches_features else image_batches_of
+        return make(self, part, augment=augment, shuffle=shuffle)
 
     @property
     def files(self) -> RunFolder:
@@ -115,18 +125,14 @@ def is_mean(name: str) -> bool:
 
 def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.device, log: RunLog) -> Run:
     torch.manual_seed(config.seed)
-    problem = make_problem(
-        config.head_name, config.words, data.train.categories, data.train.labels, data.train.name, config.seed
-    )
+    problem = make_problem(config.head_name, config.words, data.train.categories, data.train.labels, config.seed)
     learner = build_learner(config, problem).to(device)
     if learner.model.head.needs_labels and not has_labels(data):
         raise DataError(nothing_known(config, data, learner.model.head))
     if config.train.channels_last and device.type != "mps":
         learner.to(memory_format=torch.channels_last)
-    learner.model.takes_maps = keeps_features(
-        config.cache, learner.model, config.input.size, num_views(config, learner, data)
-    )
-    if active_cluster() is not None and not learner.model.takes_maps:
+    caches = keeps_features(config.cache, learner.model, config.input.size, num_views(config, learner, data))
+    if active_cluster() is not None and not caches:
         raise UserError(
             "--ray computes what a frozen backbone makes of images, and here that is trained or not kept; freeze it "
             "(model.train_from=head, cache.enabled=auto), or train with torchrun."
@@ -141,8 +147,8 @@ def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.devi
         learner=learner,
         wrapped=wrap(learner, config, device),
         scaler=torch.amp.GradScaler(device.type, enabled=half),
-        ema=ModelEmaV3(learner.model, decay=config.train.ema) if config.train.ema else None,
-        train_batches=make_batches(config, learner, data.train, device, training=True, log=log),
+        ema=MovingAverage(learner.model, config.train.ema) if config.train.ema else None,
+        caches_features=caches,
         log=log,
     )
 
@@ -152,7 +158,7 @@ def has_labels(data: RunData) -> bool:
 
 
 def nothing_known(config: RunConfig, data: RunData, head: Head) -> str:
-    if not head.uses_names:
+    if not head.spec.uses_names:
         return f"No tag is known, and method '{config.method_name}' learns only from tags; tag some images."
     names = ", ".join(data.train.categories[:4])
     return (
@@ -163,48 +169,48 @@ def nothing_known(config: RunConfig, data: RunData, head: Head) -> str:
 
 def num_views(config: RunConfig, learner: Learner, data: RunData) -> int:
     """Sizes of all splits used for training and evaluation."""
-    augmented = config.cache.views + learner.model.head.starts_plain if config.input.augment else 1
+    augmented = config.cache.views + learner.model.head.spec.starts_plain if config.input.augment else 1
     return len(data.train) * augmented + sum(len(part) for part in (data.val, data.test) if part is not None)
 
 
-def make_batches(
-    config: RunConfig,
-    learner: Learner,
-    annotations: Annotations,
-    device: torch.device,
-    *,
-    training: bool,
-    log: RunLog | None = None,
-) -> Batches:
-    """Batches of images, or of the frozen stages' maps if they are cached. Training batches are shuffled."""
-    model, augment = learner.model, training and config.input.augment
-    if not model.takes_maps:
-        on_gpu = device.type == "cuda"
-        return image_batches(
-            annotations,
-            config.input,
-            batch_size=config.train.batch_size,
-            workers=config.train.workers,
-            augment=augment,
-            shuffle=training,
-            seed=config.seed,
-            on_gpu=on_gpu,
-            store=config.data.store,
-        )
-    return cached_batches(
-        annotations,
-        model.backbone,
+def image_batches_of(run: Run, part: Annotations, *, augment: bool, shuffle: bool) -> Batches:
+    config = run.config
+    return image_batches(
+        part,
         config.input,
-        config.cache,
-        pooled=keeps_averages(config.cache, model),
+        batch_size=config.train.batch_size,
+        workers=config.train.workers,
         augment=augment,
-        shuffle=training,
+        shuffle=shuffle,
+        seed=config.seed,
+        on_gpu=run.device.type == "cuda",
+        store=config.data.store,
+    )
+
+
+def cached_batches_of(run: Run, part: Annotations, *, augment: bool, shuffle: bool) -> Batches:
+    config, model = run.config, run.learner.model
+    return cached_batches(
+        part,
+        feature_maker(run, augment=augment),
+        pooled=keeps_averages(config.cache, model),
+        shuffle=shuffle,
         batch_size=config.train.batch_size,
         seed=config.seed,
+        log=run.log,
+    )
+
+
+def feature_maker(run: Run, *, augment: bool) -> FeatureMaker:
+    config = run.config
+    return FeatureMaker(
+        run.learner.model.backbone,
+        config.input,
+        config.cache,
+        run.device,
+        precision_of(config.train.precision, run.device),
+        seed=config.seed if augment else None,
         workers=config.train.workers,
-        device=device,
-        precision=precision_of(config.train.precision, device),
-        log=log,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fewtags.errors import UserError
+from fewtags.errors import UserError, no_such_folder
 from fewtags.models.tensor_files import MODEL_FOLDER
 
 
@@ -39,6 +39,11 @@ class RunFolder:
     def decisions(self) -> Path:
         """The decisions about single labels it was trained with (`--reviewed`), if any."""
         return self.path / "decisions.jsonl"
+
+    @property
+    def names(self) -> Path:
+        """What the classifier of the backbone took the name of each category for; absent where names are not used."""
+        return self.path / "names.txt"
 
     # --- written while it trains ---
 
@@ -119,6 +124,8 @@ class RunFolder:
 
     def must_be_run(self) -> RunFolder:
         """Returns itself; raises if it contains no run."""
+        if not self.path.exists():
+            raise no_such_folder(self.path)
         if not self.is_run:
             raise UserError(f"{self.path} is not a run folder (it has no {self.config.name}).")
         return self

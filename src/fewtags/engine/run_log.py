@@ -59,7 +59,7 @@ class RunLog:
             self.console.print(text, highlight=False, markup=False)
 
     def warn(self, text: str) -> None:
-        if self.main:
+        if self.main and text:
             self.console.print(text, style="yellow", highlight=False, markup=False)
 
     def progress_bar(self, title: str, total: int, unit: str = "") -> AbstractContextManager[ProgressBar]:

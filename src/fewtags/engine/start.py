@@ -8,35 +8,41 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from fewtags import distributed
+from fewtags.atomic import atomic_write
 from fewtags.contract import Batch
 from fewtags.distributed import gather_rows
-from fewtags.engine.run import Run, make_batches
+from fewtags.engine.moving_average import MovingAverage
+from fewtags.engine.run import Run
+from fewtags.engine.start_wording import describe_start
 from fewtags.models.heads import Head
-from fewtags.models.quick_timm import ModelEmaV3
 
 
 def start_head(run: Run) -> None:
     """One pass over the training images, if the head needs it."""
     model = run.learner.model
-    if not model.head.needs_start:
+    if not model.head.spec.needs_start:
         return
     started = time.monotonic()
     was_training = model.training
     model.eval()
-    batches: Iterable[Batch] = TrainingMaps(run, plain=model.head.starts_plain)
+    batches: Iterable[Batch] = TrainingMaps(run, plain=model.head.spec.starts_plain)
     decided = None
-    if run.data.given is not None and model.head.assumes_random_labels:
+    if run.data.given is not None and model.head.spec.assumes_random_labels:
         batches = decided = Decided(run, batches)
     with run.log.working(f"Fitting the {run.config.head_name} head"):
         start = run.learner.start(batches, len(run.data.train))
-    run.log.say(start.sentence)
+    run.log.say(describe_start(start, run.problem.categories))
+    if start.facts is not None and start.facts.name_matches and distributed.is_main():
+        with atomic_write(run.files.names) as temporary:
+            temporary.write_text("\n".join(start.facts.name_matches) + "\n", encoding="utf-8")
     if decided is not None and not run.learner.objective.trains:
         decided.tell(model.head)
     run.judged = start.judged
     run.known_proportion = None if start.known_proportion is None else float(start.known_proportion.mean())
     model.train(was_training)
     if run.ema is not None:
-        run.ema = ModelEmaV3(model, decay=run.config.train.ema)  # a copy of the model after the start
+        run.ema = MovingAverage(model, run.config.train.ema)  # a copy of the model after the start
     run.seconds += time.monotonic() - started
 
 
@@ -50,9 +56,7 @@ class TrainingMaps:
         self.run = run
         self.batches = run.train_batches  # already plain if nothing is augmented; images are read only once
         if plain and run.config.input.augment:
-            self.batches = make_batches(
-                run.config, run.learner, run.data.train, run.device, training=False, log=run.log
-            )
+            self.batches = run.batches_of(run.data.train)
         self.passes = 0
 
     @torch.no_grad()
@@ -67,7 +71,7 @@ class TrainingMaps:
                 if loaded.batch is not None:
                     batch = loaded.batch.to(run.device)
                     with run.autocast():
-                        maps = run.learner.model.feature_map(batch.images)
+                        maps = run.learner.model.feature_map(batch.images, batch.are_maps)
                     yield Batch(maps, batch.labels, batch.index)
 
 

@@ -25,14 +25,15 @@ from fewtags.engine.evaluation import Batches, predict, predict_some
 from fewtags.engine.predictions import measure
 from fewtags.engine.quality import estimate_run
 from fewtags.engine.record import load_last, log_opening, restore, save_run, write_epochs, write_record
-from fewtags.engine.run import Measured, Run, build_run, choose_device, is_mean, make_batches, repeatable
+from fewtags.engine.run import Measured, Run, build_run, choose_device, is_mean, repeatable
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
 from fewtags.engine.schedule import lr_factor
+from fewtags.engine.settled import settle
 from fewtags.engine.start import start_head
 from fewtags.engine.thresholds import choose_thresholds
 from fewtags.errors import DataError, Interrupted, RunFailed, UserError
-from fewtags.labels import UNKNOWN
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.locks import only_process_in
 from fewtags.loggers import Logger
 from fewtags.methods import objective_class
@@ -88,6 +89,8 @@ def train(
         try:
             run = build_run(config, folder, data, device, log)
             start_new(run) if checkpoint is None else resume_from(run, checkpoint)
+            if run.num_epochs > run.epoch:
+                run.train_batches = settle(run, run.train_batches, "Preparing training images")
             with stop_signals() as stop, repeatable(config.train.deterministic):
                 while run.epoch < run.num_epochs:
                     train_one_epoch(run, stop)
@@ -116,6 +119,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 def start_new(run: Run) -> None:
     log_opening(run)
+    _ = run.train_batches  # computing features may fail; until then nothing is written
     run.log.open(flat(run.config.nested()))
     write_record(run)
     start_head(run)
@@ -243,8 +247,8 @@ def judge_decisions(truth: np.ndarray | None, batch: Batch, decisions: dict[str,
         return {}
     counts = {f"{name}.count": int(mask.sum()) for name, mask in decisions.items()}
     if truth is not None:
-        present = torch.from_numpy(truth[batch.index.numpy()] == 1)
-        hidden = present & (batch.labels != 1)
+        present = torch.from_numpy(truth[batch.index.numpy()] == PRESENT)
+        hidden = present & (batch.labels != PRESENT)
         counts["hidden"] = int(hidden.sum())
         counts |= {f"{name}.right": int((mask.cpu() & hidden).sum()) for name, mask in decisions.items()}
     return counts
@@ -333,7 +337,8 @@ def evaluate_epoch(run: Run) -> None:
         return
     summary = summary_of(scores)
     run.log.row("eval", epoch, {"split": split, **summary})
-    run.log.say(f"Epoch {epoch}: loss {mean_loss(run):.4f}, {split} {score_line(scores)}  ({duration(run.seconds)})")
+    line = score_line(scores, typed_only=no_absence_known(run, split))
+    run.log.say(f"Epoch {epoch}: loss {mean_loss(run):.4f}, {split} {line}  ({duration(run.seconds)})")
     metric = run.config.train.best_by
     if not run.best or summary[metric] > run.best[metric]:
         run.best = {"epoch": epoch, "split": split, **summary}
@@ -348,9 +353,8 @@ def measure_split(run: Run, split: str) -> Scores | None:
         return None
     if split not in run.latest:
         if split not in run.eval_batches:
-            run.eval_batches[split] = make_batches(
-                run.config, run.learner, part, run.device, training=False, log=run.log
-            )
+            batches = run.batches_of(part)
+            run.eval_batches[split] = settle(run, batches, "Preparing evaluation") if run.num_epochs else batches
         batches = run.eval_batches[split]
         with run.log.progress_bar("Evaluating", batches.num_steps, "batches") as bar:
             predictions = predict(run.model, batches, part.labels.shape, run.device, run.autocast, bar.step)
@@ -363,7 +367,16 @@ def mean_loss(run: Run) -> float:
     return run.totals.get("loss", 0.0) / max(run.totals.get("steps", 0), 1)
 
 
-def score_line(scores: Scores) -> str:
+def no_absence_known(run: Run, split: str) -> bool:
+    part = run.data.val if split == "val" else run.data.test
+    return part is not None and not part.complete and not (part.labels == ABSENT).any()
+
+
+def score_line(scores: Scores, *, typed_only: bool = False) -> str:
+    """With unknown labels as absent, only the order of the images says something: F1 would count what was found as
+    wrong."""
+    if typed_only:
+        return f"mAP {100 * scores.map:.2f} of the given tags"
     return f"mAP {100 * scores.map:.2f}, OF1 {100 * scores.of1:.2f}, CF1 {100 * scores.cf1:.2f}"
 
 
@@ -393,9 +406,8 @@ def finish_run(run: Run) -> RunResult:
         with run.log.working("Estimating quality"):
             estimates = estimate_run(run, saved)
         result |= {"estimates": estimates} if estimates else {}
-        # Saved again with the model card's numbers: estimating may take long, and the model is already safe.
-        saved = replace(saved, data=data_facts(run.data), quality=quality_facts(result, run.data))
-        saved.save(run.files.model)
+        # The model card's numbers come last: estimating may take long, and the model is already safe.
+        replace(saved, data=data_facts(run.data), quality=quality_facts(result, run.data)).save_about(run.files.model)
         write_json(run.files.result, {**result, "unreadable_images": len(run.broken)})
         run.log.finish(result, category_table(run, result, thresholds))
     return RunResult(run.folder, last, run.best, split, run.seconds, run.epoch, result.get("estimates"))
@@ -450,10 +462,9 @@ def thresholds_of(run: Run) -> np.ndarray:
 
 def some_training_batches(run: Run) -> Batches:
     """The training images shuffled, without augmentation, except for maps cached with it."""
-    if run.learner.model.takes_maps or not run.config.input.augment:
+    if run.caches_features or not run.config.input.augment:
         return run.train_batches
-    plain = run.config.model_copy(update={"input": run.config.input.model_copy(update={"augment": False})})
-    return make_batches(plain, run.learner, run.data.train, run.device, training=True)
+    return run.batches_of(run.data.train, shuffle=True)
 
 
 def finished_result(files: RunFolder, config: RunConfig) -> RunResult | None:

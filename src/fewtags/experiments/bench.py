@@ -114,6 +114,35 @@ class Bench:
         self.console.print(text, highlight=False, markup=False)
 
 
+def outlook(runs: Sequence[PlannedRun], folder: Path, at_once: int = 1) -> str:
+    """How many of the runs are finished, and how long the others will take."""
+    done = [run for run in runs if is_done(run, RunFolder(folder / run.name))]
+    waiting = [run for run in runs if run not in done]
+    guess = expected_seconds(waiting, [(run, RunFolder(folder / run.name)) for run in done])
+    line = f"{plural(len(runs), 'run')} in {folder}: {len(done)} finished, {len(waiting)} to do"
+    if waiting and guess is None:
+        line += "; how long they take can be said once a run on each dataset is finished"
+    elif guess:
+        line += f", about {duration(guess / at_once)} by those that are finished"
+    return line + "."
+
+
+def expected_seconds(waiting: Sequence[PlannedRun], done: Sequence[tuple[PlannedRun, RunFolder]]) -> float | None:
+    """From finished runs of the same method on the same data, else from any on that data, by their epochs."""
+    per_epoch: dict[tuple[str, str], list[float]] = {}
+    for run, files in done:
+        seconds = read_object(files.result)["seconds"] / max(run.config.train.epochs, 1)
+        for key in ((run.dataset, run.method), (run.dataset, "")):
+            per_epoch.setdefault(key, []).append(seconds)
+    total = 0.0
+    for run in waiting:
+        known = per_epoch.get((run.dataset, run.method)) or per_epoch.get((run.dataset, ""))
+        if known is None:
+            return None
+        total += max(run.config.train.epochs, 1) * sum(known) / len(known)
+    return total
+
+
 def is_done(run: PlannedRun, files: RunFolder) -> bool:
     """Finished, with the epochs that the grid has now; what cannot be resumed was not trained, and has none."""
     if not (files.is_finished and files.can_resume):

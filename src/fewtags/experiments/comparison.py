@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,16 +12,32 @@ from typing import Any
 import numpy as np
 
 from fewtags.data.annotations import Annotations
+from fewtags.data.decisions import latest, read_decisions
 from fewtags.data.prepare import measurable
 from fewtags.engine.predictions import Predictions
 from fewtags.engine.quality import estimate_predictions, estimated_proportion
 from fewtags.engine.record import load_labels, load_run_config
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
-from fewtags.labels import PRESENT, UNKNOWN
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.metrics import evaluate_scores
 from fewtags.models.saved import read_object
 from fewtags.models.tensor_files import read_arrays
+
+
+@dataclass(frozen=True)
+class Review:
+    """What the decisions that a run was trained with changed, compared with the labels it was given."""
+
+    found: dict[str, int]  # tag -> how many images have it that were not known to
+    removed: dict[str, int]  # tag -> how many images had it wrongly
+    confirmed: int  # given tags that are right
+    refuted: int  # suggestions that are wrong
+    unsure: int
+
+    @property
+    def tags(self) -> set[str]:
+        return {*self.found, *self.removed}
 
 
 @dataclass(frozen=True)
@@ -33,6 +50,7 @@ class ComparedRun:
     of1: float
     cf1: float
     ap: list[float | None]
+    review: Review | None = None  # of the decisions it was trained with
 
 
 @dataclass(frozen=True)
@@ -100,6 +118,7 @@ def compared(folder: Path, probabilities: np.ndarray, labels: np.ndarray, comple
         "method": config.method_name,
         "known_tags": sum(known["known_positives"]),
         "decisions": decisions.get("decisions", 0),
+        "review": review_of(folder),
     }
     read = ~np.isnan(probabilities).any(1)
     if complete:
@@ -113,3 +132,24 @@ def compared(folder: Path, probabilities: np.ndarray, labels: np.ndarray, comple
     estimates = estimate_predictions(predictions, labels[read], 0.5, estimated_proportion(RunFolder(folder)))
     ap = [None if np.isnan(value) else float(value) for value in estimates.ap[:, 0]]
     return ComparedRun(**about, map=estimates.map.value, of1=estimates.of1.value, cf1=estimates.cf1.value, ap=ap)
+
+
+def review_of(folder: Path) -> Review | None:
+    """None if the run was trained without decisions."""
+    file = RunFolder(folder).decisions
+    if not file.is_file():
+        return None
+    given = load_labels(folder)
+    rows = {image: row for row, image in enumerate(given.images)}
+    columns = {name: column for column, name in enumerate(given.categories)}
+    kinds: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)  # (label before, label now) -> tags
+    for (image, tag), decision in latest(read_decisions(file)).items():
+        if image in rows and tag in columns:
+            kinds[int(given.labels[rows[image], columns[tag]]), decision.label][tag] += 1
+    return Review(
+        found=dict(kinds[UNKNOWN, PRESENT].most_common()),
+        removed=dict(kinds[PRESENT, ABSENT].most_common()),
+        confirmed=kinds[PRESENT, PRESENT].total(),
+        refuted=kinds[UNKNOWN, ABSENT].total(),
+        unsure=sum(counts.total() for (_, now), counts in kinds.items() if now == UNKNOWN),
+    )

@@ -44,8 +44,8 @@ class RunRecord:
         return next((split for split in ("test", "val") if split in self.result), None)
 
     def scores(self, epoch_rule: str) -> dict[str, Any] | None:
-        """Scores after the last epoch ("last") or at the best epoch on the same images ("best")."""
-        if self.split is None:
+        """Scores at the end ("last") or, where there were epochs, at the best one on the same images ("best")."""
+        if self.split is None or (epoch_rule == "best" and self.result.get("epochs") == 0):
             return None
         if epoch_rule == "last":
             return self.result[self.split]

@@ -112,7 +112,8 @@ class Learner(nn.Module):
         return rows.new_full((num_images, rows.shape[1]), torch.nan).index_copy(0, gather_rows(torch.cat(index)), rows)
 
     def forward(self, batch: Batch, progress: Progress) -> StepResult:
-        outputs: Outputs = self.model(batch.images)
+        images = batch.images
+        outputs: Outputs = self.model(images, are_maps=True) if batch.are_maps else self.model(images)
         # Similarities and losses are computed in single precision, whatever the backbone's precision.
         features = None if outputs.features is None else outputs.features.float()
         outputs = replace(outputs, logits=outputs.logits.float(), features=features)

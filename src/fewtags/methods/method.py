@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fewtags.errors import UserError, did_you_mean
@@ -21,6 +21,7 @@ class Profile:
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""  # description
+    word_dim: int | None = None  # of the word vectors it is published with; a run with others says so
 
 
 @dataclass(frozen=True)
@@ -47,4 +48,4 @@ class Method:
             names = ["default", *self.profiles]
             raise UserError(f"Method '{self.name}' has no profile '{name}'; {did_you_mean(name, names)}")
         own = self.profiles[name]
-        return Profile({**self.settings, **own.settings}, own.note)
+        return replace(own, settings={**self.settings, **own.settings})

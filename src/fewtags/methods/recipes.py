@@ -25,6 +25,7 @@ PAPER_TRAINING: dict[str, Any] = {
     "train.best_by": "map_voc12",
     "train.precision": "fp32",  # half precision rounds logits and similarities, and decisions depend on both
 }
+PAPER_WORD_DIM = 300  # of GloVe's vectors, for the heads that have one feature per category
 # Its baselines without per-category features have a tanh layer before the classifier.
 PAPER_LINEAR: dict[str, Any] = {**PAPER_TRAINING, "head.standardise": False, "head.hidden": 1024}
 DEFAULT_NOTE = "the general settings of model and training, meant for your own images"

@@ -8,6 +8,8 @@ alpha before they are averaged, in training and in prediction. With alpha = 1 th
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -22,7 +24,7 @@ class BoostedHead(LinearHead):
         """Factor on positive scores of a place."""
 
     config: Config
-    looks_at_the_average = False
+    spec = replace(LinearHead.spec, looks_at_the_average=False)
 
     def forward(self, feature_map: Tensor) -> Outputs:
         activation = self.classifier(self.dropout(self.hidden(self._places(feature_map))))  # [B, h*w, C]

@@ -46,13 +46,13 @@ class ModelConfig(Settings):
 
 
 def make_problem(
-    head_name: str, words: WordsConfig, categories: Sequence[str], labels: np.ndarray, dataset: str, seed: int = 0
+    head_name: str, words: WordsConfig, categories: Sequence[str], labels: np.ndarray, seed: int = 0
 ) -> Problem:
     """The problem as known before training; word vectors only if the head needs them."""
     vectors = None
-    if head_class(head_name).needs_words:
+    if head_class(head_name).spec.needs_words:
         vectors = find_word_vectors(categories, words.source, words.dim, seed=seed)
-    return Problem(tuple(categories), torch.from_numpy(labels), vectors, dataset, seed)
+    return Problem(tuple(categories), torch.from_numpy(labels), vectors, seed)
 
 
 def load_backbone(backbone: Backbone, folder: Path) -> None:
@@ -82,7 +82,7 @@ def build_classifier(
 ) -> Classifier:
     """With the names of the `categories`, a head that uses names gets what the backbone knows about them."""
     kind = head_class(head_name)
-    names = getattr(head, "names", "none") if kind.uses_names and categories and not model.width else "none"
+    names = getattr(head, "names", "none") if kind.spec.uses_names and categories and not model.width else "none"
     source = Path(model.weights) if model.weights is not None and load_weights else None
     from_model = source is not None and source.is_dir()
     backbone = create_backbone(

@@ -28,24 +28,21 @@ class Classifier(nn.Module):
         self.backbone = backbone
         self.neck = neck
         self.head = head
-        self.takes_maps = False  # True if the input is the frozen stages' maps instead of images
 
     @property
     def looks_at_the_average(self) -> bool:
-        """Are the averages of the backbone's maps enough?"""
-        return self.head.looks_at_the_average and not len(self.neck)
+        """Are the averages of the backbone's maps all that it needs?"""
+        return self.head.spec.looks_at_the_average and not len(self.neck)
 
-    def feature_map(self, images: Tensor) -> Tensor:
-        """[B, D, h, w], the input of the head."""
-        return self.neck(self.backbone.forward_trainable(images) if self.takes_maps else self.backbone(images))
+    def feature_map(self, images: Tensor, are_maps: bool = False) -> Tensor:
+        """[B, D, h, w], the input of the head; from images, or from what the frozen stages made of them."""
+        return self.neck(self.backbone.forward_trainable(images) if are_maps else self.backbone(images))
 
-    def forward(self, images: Tensor) -> Outputs:
+    def forward(self, images: Tensor, are_maps: bool = False) -> Outputs:
         """The backbone runs in the configured precision, the head in single precision: rounded logits tie, which costs
         up to one point of mAP."""
-        feature_map = self.feature_map(images)
+        if images.ndim == 2:
+            return self.head.from_settled(images)
+        feature_map = self.feature_map(images, are_maps)
         with torch.autocast(feature_map.device.type, enabled=False):
             return self.head(feature_map.float())
-
-    def after_backbone(self, maps: Tensor) -> Outputs:
-        """The rest of the model, from the backbone's maps."""
-        return self.head(self.neck(maps).float())

@@ -11,7 +11,8 @@ the closed form, and a prior shrinks towards it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,10 +21,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fewtags import distributed
-from fewtags.contract import Batch, Outputs, Problem, Start, WordVectors
+from fewtags.contract import Batch, FitFacts, Outputs, Start, WordVectors
 from fewtags.errors import DataError, UserError
 from fewtags.labels import PRESENT, UNKNOWN
-from fewtags.models.heads import Head
+from fewtags.models.closed_form_of_0_1 import current_state
+from fewtags.models.heads import Head, HeadSpec
 from fewtags.models.names import NameScorer
 from fewtags.presence.estimates import Judged
 from fewtags.presence.model import Fitted, Presence
@@ -35,8 +37,6 @@ from fewtags.settings import Settings
 KEEP = 2**28  # values: the pooled features kept for the regression (1 GB)
 WINDOW_ROWS = 30_000  # windows used to compute the directions of the whitening
 NAME_SHARPNESS = 0.7  # classifiers are trained on one object per picture, photos show several
-FEW_IMAGES = 200
-MOST_NAMES_SAID = 25
 WHITENING = 2.0  # added to the eigenvalues when features are whitened for the residual
 SAME_IMAGE = 0.02  # unit-length features closer than this are of the same image
 
@@ -74,9 +74,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
                 else values
             )
 
-    needs_start = True
-    uses_names = True
-    assumes_random_labels = True
+    spec = HeadSpec(uses_names=True, needs_start=True, assumes_random_labels=True, calibrated=True)
 
     feature_norm: Tensor
     told_features: Tensor
@@ -91,16 +89,12 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         self.register_buffer("told_features", torch.zeros(0, in_channels))
         self.register_buffer("told_labels", torch.zeros(0, 3, dtype=torch.int32))
         self.residual = Residual(config, in_channels, num_categories) if config.residual else None
-        self.looks_at_the_average = not config.residual and not config.windows
-        self.feature_dim = self.residual.width if self.residual is not None else None
-        self.categories: Sequence[str] = ()
+        average = not config.residual and not config.windows
+        self.spec = replace(self.spec, looks_at_the_average=average, settles=config.residual)
 
     def use_names(self, names: NameScorer | None) -> None:
         """The name scores of an image, from its pooled feature."""
         self.names = names
-
-    def initialise(self, problem: Problem) -> None:
-        self.categories = problem.categories
 
     @property
     def needs_labels(self) -> bool:
@@ -129,9 +123,31 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         if self.residual is None:
             return Outputs(logits)
         assert windows is not None
-        more, features, attention = self.residual(pooled, windows, grid)
+        outputs = self._with_residual(logits, *self.residual.whitened(pooled, windows))
+        assert outputs.attention is not None
+        return replace(outputs, attention=outputs.attention.transpose(1, 2).unflatten(2, grid))
+
+    def settled(self, feature_map: Tensor) -> Tensor:
+        """The closed form's logits, the whitened image and its whitened windows, in a row."""
+        assert self.residual is not None
+        pooled = unit_length(feature_map.float().mean((2, 3)))
+        windows, grid = unit_windows(feature_map.float(), self.config.window)
+        image, parts = self.residual.whitened(pooled, windows)
+        return torch.cat([self._closed_form(pooled, windows, grid), image, parts.flatten(1)], dim=1)
+
+    def from_settled(self, settled: Tensor) -> Outputs:
+        assert self.residual is not None
+        logits, image, parts = settled.tensor_split(
+            (self.num_categories, self.num_categories + self.in_channels), dim=1
+        )
+        outputs = self._with_residual(logits, image, parts.unflatten(1, (-1, self.residual.width)))
+        return replace(outputs, attention=None)
+
+    def _with_residual(self, logits: Tensor, image: Tensor, windows: Tensor) -> Outputs:
+        assert self.residual is not None
+        more, attention = self.residual(image, windows)
         prior = self.residual.squared_weights() * self.config.prior / 2 if self.training else None
-        return Outputs(logits + more, features, attention, prior)
+        return Outputs(logits + more, attention=attention, prior=prior)
 
     def _closed_form(self, pooled: Tensor, windows: Tensor | None, grid: tuple[int, int]) -> Tensor:
         """[B, C] log-odds, from unit-length features of the images [B, D] and of their windows [B, L, D]."""
@@ -152,12 +168,19 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             setattr(self, name, torch.empty_like(state[prefix + name], device=self.feature_norm.device))
         super()._load_from_state_dict(state, prefix, *more)
 
+    @classmethod
+    def current_state(cls, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        return current_state(state, prefix)
+
     # --- the start ---
 
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
         """In one pass over the batches; two with `windows`, so they should not be an iterator then."""
         seen = FeatureAccumulator(
-            self.num_categories, self.in_channels, num_images, None if self.looks_at_the_average else self.config.window
+            self.num_categories,
+            self.in_channels,
+            num_images,
+            None if self.spec.looks_at_the_average else self.config.window,
         )
         for batch in batches:
             seen.add(batch)
@@ -182,7 +205,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         observation = Observation(model.habit.cpu(), model.clarity.cpu())
         judged = Judged(odds, fitted.images.labels, observation, float(model.uncertain), int(sums.count))
         proportion = self.presence.known_proportion(odds.to(self.presence.habit))
-        return Start("\n".join(self._sentences(judged)), proportion.clone(), judged)
+        return Start(known_proportion=proportion.clone(), judged=judged, facts=self._facts(judged, names, labels))
 
     def _look_at_windows(self, fitted: Fitted, batches: Iterable[Batch], index: Tensor) -> Fitted:
         """A second pass over the batches: of all images of the fit, or of a sample, the best window."""
@@ -209,49 +232,24 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             names = self.name_scores(windows.flatten(0, 1))
             yield batch, windows, None if names is None else names.unflatten(0, windows.shape[:2])
 
-    def _sentences(self, judged: Judged) -> list[str]:
-        """About the start, for the log."""
-        number, labels = judged.num_images or len(judged.labels), judged.labels
-        if not (labels == PRESENT).any():
-            about = (
-                "no label is known, so tags come from their names alone, with the probabilities of the backbone's "
-                "classifier. These could not be checked: review some."
-            )
-            few = self._about_few_images(number, labels)
-            return [f"Closed form from {number:,} images: {about}", *self._about_names(), *few]
-        share = float(
-            (labels == PRESENT).sum() / ((labels == PRESENT).sum() + judged.hidden()[labels == UNKNOWN].sum())
+    def _facts(self, judged: Judged, name_scores: Tensor | None, labels_named: Tensor) -> FitFacts:
+        """`name_scores` [N, C] are of images with the labels `labels_named`."""
+        labels, names = judged.labels, self.names
+        doubtful: list[int] = []
+        if names is not None and name_scores is not None:
+            doubtful = least_agreeing(name_scores.cpu(), labels_named.cpu(), names.known.cpu())
+        known, share = (labels == PRESENT).sum(0), None
+        if known.any():
+            share = float(known.sum() / (known.sum() + judged.hidden()[labels == UNKNOWN].sum()))
+        return FitFacts(
+            num_images=judged.num_images or len(labels),
+            known_positives=tuple(known.tolist()),
+            known_share=share,
+            share_is_given=self.config.known_proportion is not None,
+            num_named=None if names is None else int(names.known.sum()),
+            name_matches=() if names is None else tuple(names.sentences),
+            doubtful_names=tuple(doubtful),
         )
-        how = "given" if self.config.known_proportion else "estimated"
-        about = f"about {share:.0%} of the tags that apply are known ({how})."
-        return [
-            f"Closed form from {number:,} images: {about}",
-            *self._about_names(),
-            *self._about_few_images(number, labels),
-        ]
-
-    def _about_names(self) -> list[str]:
-        """How each name was matched."""
-        if self.names is None:
-            return []
-        sentence = (
-            f"Names: {int(self.names.known.sum())} of {self.num_categories} are known to the backbone's classifier."
-        )
-        more = len(self.names.sentences) - MOST_NAMES_SAID
-        said = [f"  {each}" for each in self.names.sentences[:MOST_NAMES_SAID]]
-        return [sentence, *said, *([f"  and {more} more"] if more > 0 else [])]
-
-    def _about_few_images(self, number: int, labels: Tensor) -> list[str]:
-        """What would help most if there are few labels."""
-        if number >= FEW_IMAGES:
-            return []
-        known = (labels == PRESENT).sum(0)
-        fewest = known.argsort(stable=True)[:3].tolist()
-        which = ", ".join(f"'{self.categories[c]}' ({int(known[c])} known)" for c in fewest if c < len(self.categories))
-        return [
-            f"{number} images are few: rankings will be rough, and of tags predicted with 70 % on average, 60 or 80 % "
-            "may be right. More known tags help most" + (f", above all of {which}." if which else ".")
-        ]
 
     # --- changing labels ---
 
@@ -311,6 +309,17 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         return self.presence.base_odds(self.presence.scores(unit_features, self.name_scores(unit_features)))
 
 
+def least_agreeing(scores: Tensor, labels: Tensor, named: Tensor) -> list[int]:
+    """Categories whose name and known images disagree, worst first: by how far above the mean the name scores of these
+    images are, in standard deviations."""
+    present = labels == PRESENT
+    count = present.sum(0)
+    mean = (scores * present).sum(0) / count.clamp(min=1)
+    above = (mean - scores.mean(0)) / scores.std(0).clamp(min=1e-6)
+    judged = (named & (count > 0)).nonzero().flatten()
+    return judged[above[judged].argsort(stable=True)].tolist()
+
+
 class Residual(nn.Module):
     """The trained residual: zero for every image at the start."""
 
@@ -328,17 +337,19 @@ class Residual(nn.Module):
         self.bias = nn.Parameter(torch.zeros(num_categories))
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, pooled: Tensor, windows: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-        """What to add to the logits [B, C], each category's feature [B, C, width], its attention [B, C, h', w'].
+    def whitened(self, pooled: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, D] and [B, L, width], of features of unit length of images [B, D] and their windows [B, L, D]."""
+        return self.whiten(pooled), self.whiten_windows(windows)
 
-        By features of unit length of the images [B, D] and of the windows [B, L, D] in a `grid` of h', w'.
-        """
-        windows = self.whiten_windows(windows)  # [B, L, width]
-        attention = (windows @ (self.first_query + self.query).T).softmax(1).transpose(1, 2)  # [B, C, L]
-        features = attention @ windows
-        logits = self.dropout(self.whiten(pooled)) @ self.pooled_weight.T + self.bias
-        logits = logits + torch.einsum("bcd,cd->bc", self.dropout(features), self.attended_weight)
-        return logits, features, attention.unflatten(2, grid)
+    def forward(self, image: Tensor, windows: Tensor) -> tuple[Tensor, Tensor]:
+        """What to add to the logits [B, C], and each category's attention [B, L, C], by whitened images and windows."""
+        attention = (windows @ (self.first_query + self.query).T).softmax(1)
+        logits = self.dropout(image) @ self.pooled_weight.T + self.bias
+        # The feature of a category is the mean of the windows by its attention. Its product with v_c is the mean of
+        # theirs, if all categories drop the same dimensions; their features would be the largest tensor of a step.
+        if self.training:
+            windows = windows * self.dropout(torch.ones_like(windows[:, :1]))
+        return logits + (attention * (windows @ self.attended_weight.T)).sum(1), attention
 
     def squared_weights(self) -> Tensor:
         return self.pooled_weight.square().sum() + self.attended_weight.square().sum()

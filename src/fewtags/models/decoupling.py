@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from fewtags.contract import Outputs, Problem, WordVectors
 from fewtags.errors import UserError
-from fewtags.models.heads import BiasInit, Head, initial_bias
+from fewtags.models.heads import BiasInit, Head, HeadSpec, initial_bias
 from fewtags.settings import Settings
 
 
@@ -141,7 +141,7 @@ class DecoupledHead(Head["DecoupledHead.Config"]):
         bias_init: BiasInit = "prior"
         """Initialise biases at the log-odds of a known positive ("prior") or at zero, as in the research code."""
 
-    needs_words = True
+    spec = HeadSpec(needs_words=True)
 
     def __init__(self, config: Config, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__(config, in_channels, num_categories, words)

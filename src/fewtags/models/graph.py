@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from fewtags.contract import Outputs, Problem, WordVectors
 from fewtags.errors import UserError
+from fewtags.labels import PRESENT
 from fewtags.models.decoupling import SemanticDecoupling
-from fewtags.models.heads import BiasInit, Head, initial_bias
+from fewtags.models.heads import BiasInit, Head, HeadSpec, initial_bias
 from fewtags.settings import Settings
 
 MOST_CATEGORIES = 20_000  # two matrices of 1.6 GB
@@ -29,7 +30,7 @@ MOST_CATEGORIES = 20_000  # two matrices of 1.6 GB
 
 def cooccurrence(labels: Tensor) -> Tensor:
     """[C, C] share of the images known to show category i that are known to show j too; zeros if none shows i."""
-    present = (labels == 1).float()
+    present = (labels == PRESENT).float()
     together = present.T @ present  # n_ij
     return together / together.diagonal().clamp(min=1)[:, None]
 
@@ -126,7 +127,7 @@ class GraphHead(Head["GraphHead.Config"]):
         bias_init: BiasInit = "prior"
         """Initialise biases at the log-odds of a known positive ("prior") or at zero, as in the research code."""
 
-    needs_words = True
+    spec = HeadSpec(needs_words=True)
 
     def __init__(self, config: Config, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__(config, in_channels, num_categories, words)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -33,21 +34,34 @@ HEADS: dict[str, str | type[Head]] = {  # "module:Class", imported on use, or th
 C = TypeVar("C", bound=Settings)
 
 
+@dataclass(frozen=True)
+class HeadSpec:
+    """What a head needs from a run, and what the run may rely on."""
+
+    needs_words: bool = False  # Problem.words
+    uses_names: bool = False  # the category names, in `use_names`, if its setting `names` allows it
+    needs_start: bool = False  # a pass over the training images before the first epoch
+    starts_plain: bool = True  # that pass is without augmentation; otherwise as in the first epoch
+    assumes_random_labels: bool = False  # at the start; `relabel` is then told of labels decided in a review
+    looks_at_the_average: bool = False  # of the map only, so nothing else has to be cached
+    settles: bool = False  # its first part is fixed after the start, and computed once instead of in every epoch
+    calibrated: bool = False  # its start gives probabilities of presence, not of being known to be present
+
+
 class Head(nn.Module, Generic[C]):
     """Feature map [B, D, h, w] -> Outputs."""
 
     class Config(Settings):
         pass
 
-    needs_words = False  # needs Problem.words
-    uses_names = False  # uses the category names, in `use_names`, if its setting `names` allows it
-    needs_start: bool = False  # needs a pass over the training images before the first epoch
-    starts_plain: bool = True  # that pass is without augmentation; otherwise as in the first epoch
-    assumes_random_labels: bool = (
-        False  # that pass has the given labels only; `relabel` tells those decided in a review
-    )
-    looks_at_the_average = False  # needs only the average of the map, so nothing else has to be cached
+    spec = HeadSpec()  # of the class; one that depends on the settings is set in __init__
     feature_dim: int | None = None  # width of Outputs.features, None if it has none
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Heads written for version 0.3 or older declare each part of the spec as an attribute of the class."""
+        super().__init_subclass__(**more)
+        single = {name: vars(cls)[name] for name in vars(cls).keys() & {part.name for part in fields(HeadSpec)}}
+        cls.spec = replace(cls.spec, **single)
 
     def __init__(self, config: C, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__()
@@ -69,11 +83,11 @@ class Head(nn.Module, Generic[C]):
         model that only predicts has it in its saved state."""
 
     def use_names(self, names: NameScorer | None) -> None:
-        """Called before a new run if `uses_names`; None if the backbone knows none of the names."""
+        """Called before a new run for a head that `uses_names`; None if the backbone knows none of the names."""
         raise NotImplementedError
 
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
-        """Called if `needs_start`, with the training images as feature maps in `Batch.images`.
+        """Called for a head that `needs_start`, with the training images as feature maps in `Batch.images`.
 
         Each iteration over `batches` is a pass over all of them.
         """
@@ -87,6 +101,19 @@ class Head(nn.Module, Generic[C]):
 
     def forward(self, feature_map: Tensor) -> Outputs:
         raise NotImplementedError
+
+    def settled(self, feature_map: Tensor) -> Tensor:
+        """[B, K] float32: all that training needs to know about the images, for a head that `settles`."""
+        raise NotImplementedError
+
+    def from_settled(self, settled: Tensor) -> Outputs:
+        """As forward, but without the attention."""
+        raise NotImplementedError
+
+    @classmethod
+    def current_state(cls, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """A model's saved tensors, of which those with `prefix` are the head's, under the names they have today."""
+        return state
 
 
 def register_head(name: str, head: type[Head]) -> None:
@@ -184,13 +211,12 @@ class LinearHead(Head["LinearHead.Config"]):
 
     # Crops have different features from whole images. With the crops' mean, no weight shifts all logits at once;
     # with the whole images' mean ROLE does just that to reach its expected number of positives, and ranks badly.
-    starts_plain = False
-    looks_at_the_average = True
+    spec = HeadSpec(needs_start=True, starts_plain=False, looks_at_the_average=True)
 
     def __init__(self, config: Config, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__(config, in_channels, num_categories)
         self.standardise = Standardise(in_channels) if config.standardise else None
-        self.needs_start = config.standardise
+        self.spec = replace(self.spec, needs_start=config.standardise)
         self.hidden = (
             nn.Sequential(nn.Linear(in_channels, config.hidden), nn.Tanh()) if config.hidden else nn.Identity()
         )

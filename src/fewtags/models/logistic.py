@@ -19,7 +19,7 @@ from fewtags.contract import Batch, Outputs, Problem, Start, WordVectors
 from fewtags.distributed import gather_rows
 from fewtags.errors import DataError
 from fewtags.labels import ABSENT, PRESENT
-from fewtags.models.heads import Head, Standardise
+from fewtags.models.heads import Head, HeadSpec, Standardise
 from fewtags.settings import Settings
 
 STRENGTHS = [float(10**exponent) for exponent in np.arange(-3, 1.1, 0.5)]  # times half the squared weights
@@ -34,8 +34,7 @@ class LogisticHead(Head["LogisticHead.Config"]):
         """Strength of the regularisation, times half the squared weights; default: chosen on a held-out fifth of the
         training images."""
 
-    needs_start = True
-    looks_at_the_average = True
+    spec = HeadSpec(needs_start=True, looks_at_the_average=True)
     weight: Tensor
     bias: Tensor
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["ImageNetInfo", "ModelEmaV3", "infer_imagenet_subset", "timm"]
+__all__ = ["ImageNetInfo", "infer_imagenet_subset", "timm"]
 
 UTILITIES = "torch._dynamo.utils"
 
@@ -55,4 +55,3 @@ def compiler_later() -> Iterator[None]:
 with compiler_later():
     import timm
     from timm.data import ImageNetInfo, infer_imagenet_subset
-    from timm.utils import ModelEmaV3

@@ -30,11 +30,10 @@ from fewtags.atomic import atomic_write, file_checksum, write_json
 from fewtags.contract import WordVectors
 from fewtags.data.preprocess import InputConfig
 from fewtags.data.tag_tree import TagTree
-from fewtags.errors import UserError
+from fewtags.errors import UserError, no_such_folder
 from fewtags.models.backbones import timm_weights
 from fewtags.models.build import ModelConfig, build_classifier
 from fewtags.models.classifier import Classifier
-from fewtags.models.closed_form_of_0_1 import current_state
 from fewtags.models.heads import head_class
 from fewtags.models.model_card import UNKNOWN_LICENSE, model_card
 from fewtags.models.tensor_files import MODEL_FOLDER, WEIGHTS, first_line
@@ -74,6 +73,13 @@ class SavedModel:
         with atomic_write(folder / WEIGHTS) as temporary:
             save_file(weights, temporary)
             checksum = file_checksum(temporary)
+        self._save_about(folder, checksum, license)
+
+    def save_about(self, folder: Path, *, license: str = UNKNOWN_LICENSE) -> None:
+        """Everything but the weights, which are in the folder already."""
+        self._save_about(folder, str(read_object(folder / CONFIG)["weights_sha256"]), license)
+
+    def _save_about(self, folder: Path, checksum: str, license: str) -> None:
         thresholds = [round(float(threshold), 6) for threshold in self.thresholds]
         tree = {"tree": self.tree.to_json()} if self.tree else {}
         write_json(folder / LABELS, {"categories": self.categories, "thresholds": thresholds, **tree})
@@ -151,6 +157,8 @@ def load_model(folder: str | Path) -> SavedModel:
             return _load_format_2(place)
         if (place / "tagger.json").is_file():
             return _load_format_1(place)
+    if not folder.exists():
+        raise no_such_folder(folder)
     raise UserError(f"{folder} contains no trained model (no {CONFIG}); pass the folder of a finished run.")
 
 
@@ -312,8 +320,7 @@ def part(kind: type[S], values: Any) -> S:
 
 
 def load_weights(saved: SavedModel, state: dict[str, Tensor], file: Path, *, strict: bool = True) -> None:
-    if saved.head_name == "closed_form":
-        state = current_state(state, "head.")
+    state = saved.classifier.head.current_state(state, "head.")
     try:
         missing, unexpected = saved.classifier.load_state_dict(state, strict=strict)
     except Exception as error:

@@ -204,7 +204,7 @@ class Ridge:
         leverage = (1 + rotated.square() @ self.gain.T) / number
         scores = torch.empty(*elsewhere.shape[:2], len(share))
         for some in slices(len(share), 256):
-            between = torch.einsum("bld,cd,bd->blc", elsewhere, self.gain[some], rotated)
+            between = (elsewhere * rotated[:, None]) @ self.gain[some].T  # not by an einsum, which makes [B, L, C', D]
             pull = (1 + between) / number * (rest / (1 - leverage).clamp(min=1e-3))[:, None, some]
             fit = share[some] * (1 + elsewhere @ self.directions[some].T) - pull
             scores[..., some] = self._as_score(fit, weights[:, None, some], some)

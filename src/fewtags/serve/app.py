@@ -34,6 +34,7 @@ from fewtags.data.images import UPLOAD, BadImage, num_pixels, open_resized
 from fewtags.data.prefetch import default_workers
 from fewtags.data.tag_tree import TagTree
 from fewtags.engine.predictions import given_tags
+from fewtags.serve.api_page import add_api_page
 from fewtags.serve.batching import Batcher, Model, QueueFull
 from fewtags.serve.measures import Measures
 
@@ -101,8 +102,9 @@ def create_app(tagger: Tagger, limits: Limits | None = None, api_key: str | None
         yield
         await asyncio.to_thread(server.stop)
 
-    # FastAPI's interactive pages load scripts from a CDN, so they are disabled; /openapi.json is available.
+    # FastAPI's own interactive pages load scripts from a CDN.
     app = FastAPI(title="fewtags", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    add_api_page(app)
     app.state.server = server
 
     app.add_middleware(Counting, measures=server.measures)

@@ -146,9 +146,13 @@ def with_more(groups: np.ndarray, number: int) -> np.ndarray:
 
 
 def choose_columns(table: Table, values: np.ndarray, options: OnehotOptions, taken: set[int | None]) -> list[int]:
-    if table.header is None:
-        raise UserError(f"{table.file} has no header line; a one-hot table needs one with the category names.")
     wanted = options.category_list()
+    if table.header is None:
+        number, given = table.width - 1, "" if wanted is None else f" ({len(wanted)} were given)"
+        raise UserError(
+            f"{table.file} has one column per tag but no header line, so the names of its {number} tags are not known; "
+            f"name all of them{given}: -o categories=[cat,dog,…], or -o categories=FILE with one name per line."
+        )
     if wanted is not None and options.aliases is None:  # with aliases, they differ from the column names
         return [column for name in wanted for column in columns_called(name, table, options.merge_case)]
     columns_found = category_columns(table, values, taken)

@@ -51,7 +51,7 @@ BYTES_SAMPLED = 4_000_000
 
 class TableOptions(LabelFileOptions):
     delimiter: str | None = None
-    """Column delimiter. Default: detected among comma, semicolon, tab and bar."""
+    """Column delimiter. Default: detected among comma, semicolon, tab, bar and, last, space."""
     image_column: str | None = None
     """Column with the image files. Default: detected by content, then by name."""
     split_column: str | None = None
@@ -74,7 +74,7 @@ class Table:
         return max((len(row) for _, row in self.rows), default=len(self.header or []))
 
     def name(self, column: int) -> str:
-        named = self.header is not None and column < len(self.header)
+        named = self.header is not None and column < len(self.header) and self.header[column]
         return f"'{self.header[column]}'" if self.header and named else f"column {column + 1}"
 
     def where(self, line: int) -> str:
@@ -131,11 +131,22 @@ def _is_onehot(file: Path, changed: int, size: int) -> bool | None:
         return None
     if table.column(None, TAG_NAMES) is not None:
         return False
+    if is_bare_matrix(table):
+        return True
     taken = {table.image, table.column(None, SPLIT_NAMES)}
     columns = category_columns(table, codes(table), taken)
     others = set(range(len(table.header or []))).difference(columns, taken)
     named_others = [column for column in others if (table.header or [])[column]]
     return len(columns) > 1 or (len(columns) == 1 and not named_others)  # among text columns, a single one is a flag
+
+
+def is_bare_matrix(table: Table) -> bool:
+    """Is it a one-hot table without a header line: `a.jpg 1 NA 0`? A single column may as well hold the number of a
+    class."""
+    if table.header is not None or table.width < 3:
+        return False
+    values = np.delete(codes(table), table.image, axis=1)
+    return not (values == BAD).any() and bool((values == 1).any() and (values != 1).any())
 
 
 def codes(table: Table) -> np.ndarray:
@@ -173,6 +184,8 @@ def read_table(file: Path, options: TableOptions, *, sample: bool = False) -> Ta
         raise UserError(f"delimiter={options.delimiter!r} should be one character.")
     delimiter = options.delimiter or sniff_delimiter(lines, file)
     rows = list(islice(parse(lines, delimiter, file), NUM_SAMPLED if sample else None))
+    if len(rows) > 2 and len(rows[0][1]) == 1 and rows[0][1][0].isdigit():
+        rows = rows[1:]  # CelebA's number of images
     if not rows:
         raise DataError(f"{file} is empty.")
     header = None
@@ -183,11 +196,18 @@ def read_table(file: Path, options: TableOptions, *, sample: bool = False) -> Ta
         raise DataError(f"{file} has a header line but no rows.")
     table = Table(file, delimiter, header, rows, 0, encoding)
     table.image = find_image_column(table, options)
+    if header is not None and table.image == 0 and all(len(cells) == len(header) + 1 for _, cells in rows):
+        table.header = ["", *header]  # names of the values only, as in CelebA
+    names = options.category_list()
+    if names is not None and is_bare_matrix(table) and len(names) == table.width - 1:
+        table.header = [*names[: table.image], "", *names[table.image :]]
     return table
 
 
 def parse(lines: list[str], delimiter: str, file: Path) -> Iterator[tuple[int, list[str]]]:
     """Line number and cells of every non-blank row."""
+    if delimiter == " ":
+        lines = [line.strip() for line in lines]  # a space at the end is no cell
     try:
         reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
     except (TypeError, ValueError):
@@ -219,7 +239,10 @@ def sniff_delimiter(lines: list[str], file: Path) -> str:
         recognised = sum(is_image(cell.strip()) or cell.strip().lower() in IMAGE_NAMES for row in rows for cell in row)
         return recognised * any(len(row) > 1 for row in rows), count * (width > 1)
 
-    return max(DELIMITERS, key=score)  # the first of equals: a comma
+    best = max(DELIMITERS, key=score)  # the first of equals: a comma
+    if score(best)[0] or 2 * sum(is_image(line.split()[0]) for line in looked_at if line.strip()) < len(looked_at):
+        return best
+    return " "  # `a.jpg 1 0 NA`; names of images have spaces too, so that this comes last
 
 
 def find_image_column(table: Table, options: TableOptions) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.formats.onehot import choose_columns, meanings
-from fewtags.data.formats.tables import SPLIT_NAMES, Table, cell_at, codes, read_table
+from fewtags.data.formats.tables import BLANK, CODES, SPLIT_NAMES, Table, cell_at, codes, read_table
 from fewtags.data.write_back.changes import Change, LabelSource, Rewritten, TagSpelling
 from fewtags.data.write_back.raw import RawTable
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
@@ -26,7 +27,7 @@ def rewrite_onehot(source: LabelSource, annotations: Annotations, changes: dict[
     words = {
         PRESENT: "1",
         ABSENT: "0" if meant["zero"] == "absent" else "-1",
-        UNKNOWN: "0" if meant["zero"] == "unknown" and zero_used else "",
+        UNKNOWN: "0" if meant["zero"] == "unknown" and zero_used else blank_word(table, columns),
     }
     places = source.rows_of([cell_at(cells, table.image) for _, cells in table.rows])
     raw, added = RawTable.read(table), []
@@ -39,6 +40,14 @@ def rewrite_onehot(source: LabelSource, annotations: Annotations, changes: dict[
             raw.change(row, table.rows[row][1], cells)
         added += [] if rows else lines
     return Rewritten(source.file.name, raw.content({-1: added}), "onehot", {**source.given, **meant})
+
+
+def blank_word(table: Table, columns: Sequence[int]) -> str:
+    """How the table writes what is unknown: mostly not at all."""
+    used = Counter(
+        cell for _, cells in table.rows for c in columns if CODES.get((cell := cell_at(cells, c)).lower()) == BLANK
+    )
+    return used.most_common(1)[0][0] if used else "NA" if table.delimiter == " " else ""
 
 
 def onehot_columns(source: LabelSource, table: Table) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fewtags.methods import citations
 from fewtags.methods.method import Method, Profile
-from fewtags.methods.recipes import DEFAULT_NOTE, PAPER_NOTE, PAPER_TRAINING
+from fewtags.methods.recipes import DEFAULT_NOTE, PAPER_NOTE, PAPER_TRAINING, PAPER_WORD_DIM
 
 ROWS = (
     Method(
@@ -19,6 +19,7 @@ ROWS = (
             "paper": Profile(
                 {**PAPER_TRAINING, "head.graph": "words", "method.loss_scale": 10.0},
                 PAPER_NOTE + "; its graph is learned, initialised with the similarity of the category names",
+                PAPER_WORD_DIM,
             ),
             "own": Profile(
                 {
@@ -52,7 +53,7 @@ ROWS = (
         bibtex=citations.KGGR,
         settings={"head.classifier_graph": "paper"},
         profiles={
-            "paper": Profile({**PAPER_TRAINING, "method.loss_scale": 10.0}, PAPER_NOTE),
+            "paper": Profile({**PAPER_TRAINING, "method.loss_scale": 10.0}, PAPER_NOTE, PAPER_WORD_DIM),
             "own": Profile(
                 {**PAPER_TRAINING, "train.batch_size": 8, "train.step_epochs": 15},
                 "the training of a public third-party implementation; its authors published none",

@@ -14,6 +14,7 @@ from fewtags.methods.recipes import (
     FROZEN_NOTE,
     NO_CATU_FROZEN,
     NO_CATU_PAPER,
+    PAPER_WORD_DIM,
     PUBLISHED_NOTE,
 )
 
@@ -33,7 +34,9 @@ def _row(name: str, title: str, sentence: str, *, catu: bool = True, **parts: bo
         bibtex=citations.CALDNR,
         settings={**CALDNR_FROZEN, **left_out, **({} if catu else NO_CATU_FROZEN)},
         note=FROZEN_NOTE,
-        profiles={"paper": Profile({**CALDNR_PAPER, **({} if catu else NO_CATU_PAPER)}, PUBLISHED_NOTE)},
+        profiles={
+            "paper": Profile({**CALDNR_PAPER, **({} if catu else NO_CATU_PAPER)}, PUBLISHED_NOTE, PAPER_WORD_DIM)
+        },
         group=GROUP,
     )
 
@@ -49,7 +52,7 @@ ROWS = (
         bibtex=citations.CALDNR,
         settings=CSSL_FROZEN,
         note=FROZEN_NOTE,
-        profiles={"paper": Profile(CSSL_PAPER, PUBLISHED_NOTE)},
+        profiles={"paper": Profile(CSSL_PAPER, PUBLISHED_NOTE, PAPER_WORD_DIM)},
         group=GROUP,
     ),
     _row(
