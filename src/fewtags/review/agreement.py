@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -61,7 +61,7 @@ class Agreement:
 def krippendorff(units: Sequence[Sequence[int]]) -> tuple[float | None, float | None]:
     """Raw agreement of pairs, and alpha of nominal data: 1 - observed / expected disagreement. Units of one value do
     not count; alpha is None if all values are the same."""
-    pairs: Counter[tuple[int, int]] = Counter()
+    pairs: dict[tuple[int, int], float] = defaultdict(float)
     for values in units:
         if len(values) < 2:
             continue
@@ -71,7 +71,7 @@ def krippendorff(units: Sequence[Sequence[int]]) -> tuple[float | None, float | 
     total = sum(pairs.values())
     if not total:
         return None, None
-    of_value: Counter[int] = Counter()
+    of_value: dict[int, float] = defaultdict(float)
     for (value, _), number in pairs.items():
         of_value[value] += number
     same = sum(number for (a, b), number in pairs.items() if a == b)

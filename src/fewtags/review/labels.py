@@ -101,6 +101,19 @@ class LabelState:
         """Every decided label with all decisions about it that stand, oldest first."""
         return ((place, found) for place, found in self._history.items() if found)
 
+    def row(self, image: str) -> int | None:
+        return self._row.get(image)
+
+    def number_decided(self) -> int:
+        """Labels of tags that are still there."""
+        return sum(len(self.decided[tag.column]) for tag in self.book.shown())
+
+    def said(self, row: int, column: int) -> list[str]:
+        """Who said what about a label, oldest first."""
+        words = {PRESENT: "yes", ABSENT: "no", UNKNOWN: "unsure"}
+        decisions = self._history.get((row, column), [])
+        return [f"{decision.reviewer or 'somebody'}: {words[decision.new]}" for decision in decisions]
+
     def is_decided(self, column: int) -> np.ndarray:
         """[N]"""
         mask = np.zeros(len(self.labels), dtype=bool)

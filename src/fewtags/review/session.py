@@ -229,8 +229,10 @@ class ReviewSession:
 
     # --- tags ---
 
-    def add_tag(self, name: str, *, examples: Sequence[int] = (), text: str = "", reviewer: str | None = None) -> str:
-        """A tag that nobody had, from images that have it, a phrase, or nothing yet; gives its name as it is kept."""
+    def add_tag(
+        self, name: str, *, examples: Sequence[int] = (), text: str = "", reviewer: str | None = None
+    ) -> list[Decision]:
+        """A tag that nobody had, from images that have it, a phrase, or nothing yet. The first row has its name."""
         hashes = {row: self.content_hash(row) for row in examples}
         with self.lock:
             self.refresh()
@@ -239,13 +241,12 @@ class ReviewSession:
             starts = [
                 Draft(images[row], draft.category, UNKNOWN, PRESENT, hashes[row], queue=EXAMPLE) for row in examples
             ]
-            self._write([draft, *starts], EXAMPLE, reviewer)
-            return draft.category
+            return self._write([draft, *starts], EXAMPLE, reviewer)
 
     def change_tag(
         self, category: str, change: str, value: str | Sequence[str] = "", *, seen: int | None = None
     ) -> list[Decision]:
-        """`change` is rename, merge, delete, describe or pin. Raises Conflict if the tag changed since version `seen`."""
+        """`change` is rename, merge, delete, describe or pin. Raises Conflict if it changed since it was `seen`."""
         with self.lock:
             self.refresh()
             book, text = self.state.book, value if isinstance(value, str) else ""

@@ -68,10 +68,10 @@ class TagBook:
     def _apply(self, row: Decision) -> None:
         kind, details = row.queue.removeprefix(ABOUT_TAGS), json.loads(row.content_hash or "{}")
         if kind == "add":
-            column = len(self.tags)
             text = str(details.get("text", ""))
-            self.tags.append(BookedTag(column, row.category, text=text, by=row.reviewer, at=row.decided_at))
-            self._current[fold(row.category)] = column
+            new = BookedTag(len(self.tags), row.category, text=text, by=row.reviewer, at=row.decided_at)
+            self.tags.append(new)
+            self._current[fold(row.category)] = new.column
         column = self.find(row.category)
         if column is None:
             return  # of a tag that this run does not have
