@@ -31,7 +31,7 @@ class BookedTag:
     text: str = ""  # the phrase that a new tag started from
     by: str = ""
     at: str = ""
-    version: int = 0  # id of the last row about the tag itself
+    version: int = 0  # id of the last row about the tag itself, also of one that was undone
     merged_into: int | None = None  # column
     deleted: bool = False
 
@@ -59,6 +59,8 @@ class TagBook:
             if row.is_about_tag:
                 if row.undo_of is None and row.id not in undone:
                     book._apply(row)
+                elif (changed := book.find(row.category)) is not None:
+                    book.tags[changed].version = row.id
             else:
                 column = book.decided.get(row.undo_of or 0, book.find(row.category))
                 if column is not None:
@@ -129,33 +131,33 @@ class TagBook:
 
     def added(self, name: str, text: str = "") -> Draft:
         name = self._free_name(name)
-        return event("add", name, {"text": clean(text)} if text else {}, 0 if fold(name) not in self._former else None)
+        return event("add", name, {"text": clean(text)} if text else {})
 
     def renamed(self, name: str, new: str) -> Draft:
         tag = self.tags[self.column(name)]
-        return event("rename", tag.name, {"name": self._free_name(new, but=tag.column)}, tag.version)
+        return event("rename", tag.name, {"name": self._free_name(new, but=tag.column)})
 
     def merged(self, name: str, into: str) -> Draft:
         tag, other = self.tags[self.column(name)], self.tags[self.column(into)]
         if tag is other:
             raise UserError(f"'{tag.name}' cannot be merged into itself.")
-        return event("merge", tag.name, {"into": other.name}, tag.version)
+        return event("merge", tag.name, {"into": other.name})
 
     def removed(self, name: str) -> Draft:
         tag = self.tags[self.column(name)]
-        return event("delete", tag.name, {}, tag.version)
+        return event("delete", tag.name, {})
 
     def described(self, name: str, description: str) -> Draft:
         tag, text = self.tags[self.column(name)], clean(description)
         if len(text) > LONGEST_DESCRIPTION:
             raise UserError(f"A definition has at most {LONGEST_DESCRIPTION} characters; this one has {len(text)}.")
-        return event("describe", tag.name, {"description": text}, tag.version)
+        return event("describe", tag.name, {"description": text})
 
     def pinned(self, name: str, images: Sequence[str]) -> Draft:
         tag, chosen = self.tags[self.column(name)], list(dict.fromkeys(images))
         if len(chosen) > MOST_PINNED:
             raise UserError(f"At most {MOST_PINNED} examples are pinned to a tag; these are {len(chosen)}.")
-        return event("pin", tag.name, {"images": chosen}, tag.version)
+        return event("pin", tag.name, {"images": chosen})
 
     def _free_name(self, name: str, but: int | None = None) -> str:
         name = clean(name)
@@ -171,8 +173,8 @@ class TagBook:
         return name
 
 
-def event(kind: Kind, name: str, details: dict[str, Any], version: int | None) -> Draft:
-    return Draft("", name, 0, 0, json.dumps(details, ensure_ascii=False), version or None, f"{ABOUT_TAGS}{kind}")
+def event(kind: Kind, name: str, details: dict[str, Any]) -> Draft:
+    return Draft("", name, 0, 0, json.dumps(details, ensure_ascii=False), queue=f"{ABOUT_TAGS}{kind}")
 
 
 def in_words(row: Decision) -> str:
