@@ -5,6 +5,7 @@ These types have no behaviour of their own, so every part of the package may use
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -32,6 +33,7 @@ class Problem:
     words: WordVectors | None = None  # built only for heads with `needs_words`
     seed: int = 0  # of everything random
     tunes_features: bool = False  # pretrained ones are trained further, and can memorise which labels are known
+    english: Mapping[str, str] = field(default_factory=dict)  # category -> its English name, where it is another
 
     @property
     def num_images(self) -> int:

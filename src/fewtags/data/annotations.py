@@ -71,6 +71,7 @@ class Annotations:
     # [N] int64: images with the same number are one unit (a burst, a camera-trap sequence, a folder) that must not be
     # both learned from and measured on. None if every image is alone.
     groups: np.ndarray | None = None
+    english: dict[str, str] = field(default_factory=dict)  # category -> its name in English, where it is another
 
     def __post_init__(self) -> None:
         shape = (len(self.images), len(self.categories))
