@@ -25,7 +25,7 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.loaders import EpochBatches
 from fewtags.data.prepare import split_data
 from fewtags.engine import run as engine_run
-from fewtags.engine.feature_cache import CachedBatches, FeatureCache
+from fewtags.engine.features import CachedBatches, LoadedFeatures
 from fewtags.engine.training import train
 from fewtags.labels import ABSENT, PRESENT
 
@@ -63,7 +63,7 @@ def use_features(maps: dict[str, torch.Tensor]) -> None:
         rows = torch.tensor([int(Path(image).stem) for image in annotations.images])
         shuffle = bool(options.get("shuffle"))
         sampler = EpochBatches(len(rows), options["batch_size"], shuffle=shuffle, seed=options.get("seed", 0))
-        cache = FeatureCache(maps[split][:, rows], {})
+        cache = LoadedFeatures(maps[split][:, rows], {})
         return CachedBatches(cache, torch.from_numpy(annotations.labels), sampler)
 
     engine_run.cached_batches = batches  # type: ignore[assignment]

@@ -45,7 +45,7 @@ def start_up(num_images: int, num_categories: int) -> tuple[float, float]:
     from PIL import Image
 
     from fewtags.data.prepare import DataConfig, prepare_data
-    from fewtags.engine.feature_cache import image_stamps
+    from fewtags.engine.feature_store import stamps_of
 
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -59,7 +59,7 @@ def start_up(num_images: int, num_categories: int) -> tuple[float, float]:
         (root / "tags.csv").write_text("image,tags\n" + "\n".join(rows) + "\n")
         before, started = peak(), time.process_time()
         data = prepare_data(DataConfig(source=str(root), tags=str(root / "tags.csv")))
-        image_stamps(data.train)
+        stamps_of([str(data.train.path(row)) for row in range(len(data.train))])
         return time.process_time() - started, peak() - before
 
 

@@ -38,8 +38,9 @@ from PIL import Image
 from fewtags.config import RunConfig, load_config
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import split_data
-from fewtags.engine import feature_cache
+from fewtags.engine import features
 from fewtags.engine.checkpoint import load_checkpoint
+from fewtags.engine.feature_store import FeatureStore
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
 from fewtags.methods import METHODS
@@ -219,8 +220,8 @@ def kill_cache(data: Annotations, root: Path, expected: bytes, took: float, kill
         seconds = kills.after(took)
         if compute_cache(data, folder).ended_within(seconds):
             break
-        state = feature_cache.Progress.read(next(iter(folder.glob("*.part/progress.json")), Path("none")), 4)
-        killed.append((seconds, f"{state.rows} images"))
+        rows = max((shelf.rows for shelf in FeatureStore(folder).shelves()), default=0)
+        killed.append((seconds, f"{rows} rows"))
     assert compute_cache(data, folder).ended_within(600)
     outcome = "as if never killed" if cache_bytes(folder) == expected else "other bytes"
     for seconds, left in killed:
@@ -232,7 +233,7 @@ def compute_cache(data: Annotations, folder: Path) -> Child:
     config = config_of("an", folder)
 
     def work() -> None:
-        feature_cache.SAVE_EVERY = 1
+        features.SAVE_EVERY = 1
         part = split_data(data, config.data, config.seed).train
         from fewtags.engine.run import build_learner
         from fewtags.models.build import make_problem
@@ -240,17 +241,14 @@ def compute_cache(data: Annotations, folder: Path) -> Child:
         torch.manual_seed(0)
         problem = make_problem(config.head_name, config.words, part.categories, part.labels, part.name, 0)
         backbone = build_learner(config, problem).model.backbone
-        feature_cache.cached_batches(
-            part, backbone, config.input, config.cache, augment=True, batch_size=8, workers=0,
-            device=torch.device("cpu"),
-        )  # fmt: skip
+        maker = features.FeatureMaker(backbone, config.input, config.cache, torch.device("cpu"), seed=0, workers=0)
+        features.cached_batches(part, maker, shuffle=True, batch_size=8)
 
     return Child(work)
 
 
 def cache_bytes(folder: Path) -> bytes:
-    (file,) = folder.glob("*/maps.bin")
-    return file.read_bytes()
+    return b"".join(file.read_bytes() for file in sorted(folder.glob("*/*.bin")))
 
 
 def kill_review(root: Path, kills: Kills) -> None:

@@ -25,7 +25,7 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.data.partial_labels import hide_labels, single_positive
 from fewtags.data.preprocess import InputConfig
-from fewtags.engine.feature_cache import cached_batches
+from fewtags.engine.features import FeatureMaker, cached_batches
 from fewtags.labels import PRESENT
 from fewtags.metrics import mean_average_precision
 from fewtags.models.backbones import Backbone, create_backbone
@@ -63,10 +63,8 @@ def read_voc(shared: Path, cache: str, backbone: Backbone) -> Photos:
     for split in ("train", "test"):
         part = annotations.take(np.flatnonzero(annotations.splits == split))
         config = CacheConfig(folder=cache, runtime="openvino")
-        batches = cached_batches(
-            part, backbone, InputConfig(augment=False), config, pooled=True, augment=False, batch_size=256,
-            device=torch.device("cpu"),
-        )  # fmt: skip
+        maker = FeatureMaker(backbone, InputConfig(augment=False), config, torch.device("cpu"))
+        batches = cached_batches(part, maker, pooled=True, shuffle=False, batch_size=256)
         loaded = [each.batch for each in batches.epoch()]
         features[split] = torch.cat([each.images.mean((2, 3)) for each in loaded if each is not None])
     return Photos.of(annotations, features, backbone)

@@ -27,7 +27,7 @@ from fewtags.data.formats import read_annotations
 from fewtags.data.formats.voc import largest_shares
 from fewtags.data.partial_labels import hide_labels, tagged_by
 from fewtags.data.preprocess import InputConfig
-from fewtags.engine.feature_cache import cached_batches
+from fewtags.engine.features import FeatureMaker, cached_batches
 from fewtags.labels import PRESENT
 from fewtags.metrics import mean_average_precision
 from fewtags.models.backbones import Backbone, create_backbone
@@ -73,10 +73,9 @@ def read_voc(shared: Path, cache: str, backbone: Backbone) -> Photos:
 
 
 def pooled(part: Annotations, cache: str, backbone: Backbone) -> Tensor:
-    batches = cached_batches(
-        part, backbone, InputConfig(augment=False), CacheConfig(folder=cache, runtime="openvino"), pooled=True,
-        augment=False, batch_size=256, device=torch.device("cpu"),
-    )  # fmt: skip
+    config = CacheConfig(folder=cache, runtime="openvino")
+    maker = FeatureMaker(backbone, InputConfig(augment=False), config, torch.device("cpu"))
+    batches = cached_batches(part, maker, pooled=True, shuffle=False, batch_size=256)
     loaded = [each.batch for each in batches.epoch()]
     return torch.cat([each.images.mean((2, 3)) for each in loaded if each is not None])
 

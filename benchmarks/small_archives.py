@@ -27,7 +27,7 @@ from fewtags.data.formats import read_annotations
 from fewtags.data.loaders import EpochBatches
 from fewtags.data.prepare import split_data
 from fewtags.engine import run as engine_run
-from fewtags.engine.feature_cache import CachedBatches, FeatureCache
+from fewtags.engine.features import CachedBatches, LoadedFeatures
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.training import train
 from fewtags.labels import PRESENT
@@ -74,17 +74,18 @@ def subset(annotations: Annotations, size: int, seed: int) -> Annotations:
 
 
 def share_features(annotations: Annotations) -> None:
-    """Have runs on some of the images take their features from a cache of all."""
+    """Have runs on some of the images take their augmented views from those of all."""
     original = engine_run.cached_batches
 
     def batches(some: Annotations, *args: Any, **options: Any) -> CachedBatches:
         whole = annotations.take(np.flatnonzero(annotations.splits == some.splits[0]))
         place = {image: row for row, image in enumerate(whole.images)}
         rows = torch.tensor([place[image] for image in some.images])
-        cache = original(whole, *args, **options).cache
+        kept = original(whole, *args, **options).features
+        maps = torch.stack([kept.rows(view, rows) for view in range(kept.num_views)])
         shuffle = bool(options.get("shuffle"))
         sampler = EpochBatches(len(some), options["batch_size"], shuffle=shuffle, seed=options.get("seed", 0))
-        return CachedBatches(FeatureCache(cache.maps[:, rows], {}), torch.from_numpy(some.labels), sampler)
+        return CachedBatches(LoadedFeatures(maps, {}), torch.from_numpy(some.labels), sampler)
 
     engine_run.cached_batches = batches  # type: ignore[assignment]
 

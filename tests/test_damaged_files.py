@@ -14,10 +14,10 @@ import torch
 from conftest import Cli, TinyConfig
 from fewtags.config import load_config, read_yaml
 from fewtags.data.prepare import split_data
-from fewtags.engine import feature_cache
-from fewtags.engine.feature_cache import DamagedCache, FeatureCache
+from fewtags.engine import feature_store, features
 from fewtags.engine.model_outputs import model_outputs
-from fewtags.engine.run_log import read_rows
+from fewtags.engine.run import build_run
+from fewtags.engine.run_log import RunLog, read_rows
 from fewtags.engine.training import train
 from fewtags.errors import DataError, UserError
 from fewtags.models.graph import LabelGraph
@@ -33,88 +33,84 @@ def flip(file: Path, place: float = 0.5) -> None:
     file.write_bytes(content)
 
 
-# --- feature caches ---
+# --- the feature store ---
 
 
 @pytest.fixture
 def cached(patches, tmp_path):
-    """Train with a cache in tmp_path/cache; gives the cache's folder."""
+    """Train with a store in tmp_path/cache; gives the file with the maps of the training images."""
 
     def run(name: str) -> Path:
         config = TinyConfig.make("model.train_from=head", f"cache.folder={tmp_path / 'cache'}", "train.epochs=1")
         train(config, tmp_path / name, data=split_data(patches, config.data, 0), quiet=True)
-        folders = [file.parent for file in (tmp_path / "cache").glob("*/maps.bin")]
-        return max(folders, key=lambda folder: json.loads((folder / "about.json").read_text())["shape"][1])
+        return max((tmp_path / "cache").glob("*/0.bin"), key=lambda file: file.stat().st_size)
 
     return run
 
 
-@pytest.mark.parametrize("how", ["bit", "short", "about", "empty", "list"])
-def test_a_damaged_cache_is_computed_anew(how, cached, tmp_path, capsys):
-    folder = cached("first")
-    whole = (folder / "maps.bin").read_bytes()
+@pytest.mark.parametrize("how", ["bit", "short", "gone"])
+def test_damaged_features_are_computed_anew(how, cached, tmp_path, capsys):
+    file = cached("first")
+    whole = file.read_bytes()
     if how == "bit":
-        flip(folder / "maps.bin", 0.7)
+        flip(file, 0.7)
     elif how == "short":
-        (folder / "maps.bin").write_bytes(whole[:-1])
+        file.write_bytes(whole[:-1])
     else:
-        (folder / "about.json").write_text({"about": "{", "empty": "", "list": "[]"}[how])
-    with pytest.raises(DamagedCache, match=f"{folder} is damaged .* remove that folder"):
-        FeatureCache.open(folder)
-    assert cached("second") == folder
-    assert (folder / "maps.bin").read_bytes() == whole
-    assert f"The feature cache {folder} is damaged" in " ".join(capsys.readouterr().err.split())
+        file.unlink()
+    assert cached("second") == file
+    assert f"Features in {file.parent} are damaged" in " ".join(capsys.readouterr().err.split())
+    capsys.readouterr()
+    cached("third")
+    assert "damaged" not in capsys.readouterr().err
 
 
-def test_a_large_cache_is_checked_where_it_is_used(cached, monkeypatch):
-    """Chunk by chunk, each once; what is whole can be used although something else is not."""
-    monkeypatch.setattr(feature_cache, "ROWS_PER_CHUNK", 8)
-    monkeypatch.setattr(feature_cache, "IN_MEMORY", 0)
-    folder = cached("first")
-    about = json.loads((folder / "about.json").read_text())
-    assert [len(sums) for sums in about["checksums"]] == [5] * 4  # 36 rows in four views
-    flip(folder / "maps.bin", 20 / 36 / 4)
-    cache = FeatureCache.open(folder)
-    assert cache.rows(0, torch.arange(16)).shape[0] == 16
-    assert cache.unchecked is not None
-    assert {chunk for view, chunk in cache.unchecked.chunks if view == 0} == {2, 3, 4}
-    with pytest.raises(DamagedCache, match="the checksum of the rows starting at 16 is wrong"):
-        cache.rows(0, torch.tensor([30, 17]))
+@pytest.mark.parametrize("content", [b"", b"not a database", None])
+def test_a_damaged_index_of_the_store_begins_anew(content, cached, tmp_path):
+    file = cached("first")
+    whole, index = file.read_bytes(), tmp_path / "cache" / "index.sqlite"
+    if content is None:
+        flip(index, 0.0)
+    else:
+        index.write_bytes(content)
+    assert cached("second").read_bytes() == whole
 
 
-def test_checksums_are_those_of_the_rows_however_they_came(monkeypatch):
-    """In pieces of any length, beginning with rows of unknown length."""
-    import zlib
-
-    monkeypatch.setattr(feature_cache, "ROWS_PER_CHUNK", 4)
-    content = bytes(3 * 6) + np.random.default_rng(0).bytes(11 * 6)  # 14 rows of 6 bytes
-    state = feature_cache.Progress(rows=3, checksums=[[]])
-    state.count_unreadable(6)
-    for first, last in ((3, 5), (5, 12), (12, 14)):
-        state.add(0, first, content[6 * first : 6 * last], 6)
-    assert state.checksums == [[zlib.crc32(content[24 * n : 24 * (n + 1)]) for n in range(4)]]
-
-
-def test_a_damaged_note_of_progress_begins_from_the_beginning(tmp_path):
-    for content in ("", "[]", "{", '{"rows": 5, "shape": [1], "checksums": [[]]}', '{"other": 1}'):
-        (tmp_path / "progress.json").write_text(content)
-        assert feature_cache.Progress.read(tmp_path / "progress.json", 1) == feature_cache.Progress(checksums=[[]])
+def test_much_is_checked_where_it_is_used_and_computed_again(cached, patches, tmp_path, monkeypatch):
+    """Chunk by chunk, each once; of the others nothing is computed."""
+    monkeypatch.setattr(feature_store, "ROWS_PER_CHUNK", 8)
+    file = cached("first")
+    monkeypatch.setattr(features, "IN_MEMORY", 0)
+    config = TinyConfig.make("model.train_from=head", f"cache.folder={tmp_path / 'cache'}", "train.epochs=1")
+    data = split_data(patches, config.data, 0)
+    batches = build_run(config, tmp_path / "run", data, torch.device("cpu"), RunLog(tmp_path, quiet=True)).train_batches
+    assert isinstance(batches, features.CachedBatches)
+    there = batches.features
+    whole = torch.cat([there.rows(view, torch.arange(36)) for view in range(4)])
+    flip(file, 0.5)
+    found: list[int] = []
+    original = features.ImageDataset.views
+    monkeypatch.setattr(
+        features.ImageDataset, "views", lambda self, row, views: found.append(row) or original(self, row, views)
+    )
+    again = build_run(config, tmp_path / "run", data, torch.device("cpu"), RunLog(tmp_path, quiet=True)).train_batches
+    assert not found
+    rows = torch.cat([again.features.rows(view, torch.arange(36)) for view in range(4)])
+    torch.testing.assert_close(rows, whole, rtol=1e-3, atol=1e-3)
+    assert 1 <= len(found) <= 8
 
 
 # --- what discover and review keep ---
 
 
-def test_kept_outputs_that_are_damaged_are_computed_again(trained, patches, tmp_path):
+def test_kept_features_that_are_damaged_are_computed_again(trained, patches, tmp_path):
     saved, part = load_model(trained), patches.split("test")
-    before = np.array(model_outputs(saved, part, tmp_path, quiet=True).logits)
-    for name, damage in {
-        "logits.npy": flip,
-        "features.npy": flip,
-        "about.json": lambda file: file.write_text("[]"),
-    }.items():
-        (place,) = (file.parent for file in tmp_path.glob(f"*/{name}"))
-        damage(place / name)
-        np.testing.assert_array_equal(model_outputs(saved, part, tmp_path, quiet=True).logits, before)
+    config = TinyConfig.make(f"cache.folder={tmp_path}")
+    before = model_outputs(saved, part, config=config, quiet=True).unit_features(np.arange(len(part)))
+    (file,) = tmp_path.glob("*/0.bin")
+    flip(file)
+    again = model_outputs(saved, part, config=config, quiet=True).unit_features(np.arange(len(part)))
+    torch.testing.assert_close(again, before, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("how", ["no database", "cut off", "zeros inside", "other table"])

@@ -96,7 +96,7 @@ def test_a_model_that_looked_at_images_on_a_device_learns_labels_there(few: Anno
     assert np.isfinite(probabilities).all()
 
     saved = load_model(tmp_path / "run")
-    outputs = outputs_of(saved, few, tmp_path / "outputs", quiet=True)
+    outputs = outputs_of(saved, few, quiet=True)
     assert isinstance(saved.classifier.head.presence.weights, Away)
     saved.classifier.head.relabel(outputs.unit_features(np.array([1])), torch.tensor([0]), torch.tensor([-1]))
 

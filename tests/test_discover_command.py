@@ -156,5 +156,5 @@ def test_an_unknown_tag_is_an_error_that_helps(cli: Cli, partly_tagged: Path):
 
 def test_a_second_look_does_not_read_the_images_again(cli: Cli, partly_tagged: Path, monkeypatch: pytest.MonkeyPatch):
     first = cli("discover", partly_tagged)
-    monkeypatch.setattr("fewtags.engine.model_outputs.compute_outputs", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr("fewtags.engine.features.Wanted._compute", lambda *_: pytest.fail("computed again"))
     assert cli("discover", partly_tagged).out == first.out

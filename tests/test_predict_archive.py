@@ -19,6 +19,7 @@ from fewtags.data.image_files import Skipped, find_images, iter_images
 from fewtags.engine import prediction
 from fewtags.engine.prediction import predict_files
 from fewtags.models.saved import load_model
+from fewtags.train_settings import CacheConfig
 
 
 @pytest.fixture
@@ -59,6 +60,7 @@ def test_what_was_cut_off_anywhere_is_completed(share, ending, cli: Cli, trained
 
 def test_only_the_missing_images_are_read(cli: Cli, trained, photos, tmp_path, monkeypatch):
     out = tmp_path / "out.csv"
+    monkeypatch.setattr("fewtags.commands.models.SavedFolder.cache", lambda _: CacheConfig(enabled=False))
     cli("predict", trained, photos / "more", "--out", out, "-q")
     read, original = [], prediction.read_square
     monkeypatch.setattr(prediction, "read_square", lambda path, side: read.append(path) or original(path, side))
@@ -99,6 +101,7 @@ def test_a_file_of_somebody_else_is_left_alone(cli: Cli, trained, photos, tmp_pa
 
 
 def test_ctrl_c_keeps_the_rows_and_says_how_to_go_on(cli: Cli, trained, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("fewtags.commands.models.SavedFolder.cache", lambda _: CacheConfig(enabled=False))
     original, read = prediction.read_square, []
 
     def interrupted(path, side):

@@ -11,7 +11,6 @@ import secrets
 import shutil
 import stat
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -108,35 +107,10 @@ def append_line(file: Path, line: str) -> None:
             raise
 
 
-def reserve(file: Path) -> None:
-    """Allocate disk space for a sparse file: a full disk kills a process that writes to it through a memory map."""
-    if hasattr(os, "posix_fallocate"):
-        with naming(file), file.open("r+b") as out:
-            os.posix_fallocate(out.fileno(), 0, file.stat().st_size)
-
-
-def file_stamp(file: Path) -> str:
-    """Size and modification time: where they differ, the file has changed."""
-    try:
-        status = file.stat()
-    except OSError:
-        return "missing"
-    return f"{status.st_size}\0{status.st_mtime_ns}"
-
-
 def file_checksum(file: Path) -> str:
     """SHA-256 of its content."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def file_crc(file: Path) -> int:
-    """A checksum against damage, not against tampering."""
-    value = 0
-    with file.open("rb") as content:
-        while block := content.read(2**20):
-            value = zlib.crc32(block, value)
-    return value
 
 
 def _flush(file: Path) -> None:

@@ -341,6 +341,40 @@ def predict(
 
 
 @app.command()
+def cache(
+    folder: Annotated[
+        Path | None, typer.Argument(help="A run's cache.folder (default: the one in your own cache folder).")
+    ] = None,
+    empty: Annotated[
+        bool, typer.Option("--empty", help="Remove the features; they are computed again if needed.")
+    ] = False,
+    unused_for: Annotated[
+        float | None, typer.Option(min=0, help="With --empty: only what was not used for so many days.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show which features of images are kept, and how much disk they take.
+
+    The backbone sees every image once: `train`, `predict`, `discover`, `review` and `update` share what it made of it.
+    """
+    from fewtags.commands.cache import as_json, open_store, table
+    from fewtags.commands.cache import empty as remove
+
+    store = open_store(folder)
+    if unused_for is not None and not empty:
+        raise UserError("--unused-for says what --empty removes; add --empty.")
+    if empty:
+        print(remove(store, unused_for))
+    elif json:
+        print(as_json(store))
+    else:
+        from rich.console import Console
+
+        for part in table(store):
+            Console().print(part, soft_wrap=isinstance(part, str), markup=False, highlight=False)
+
+
+@app.command()
 def untag(
     photos: Annotated[list[Path], typer.Argument(help="Photos, folders of photos, or .xmp files.")],
     reviewed: Annotated[

@@ -239,8 +239,7 @@ def open_run(
             f"{folder} was trained without any tag, so every tag is missing; `fewtags predict` lists what the names "
             "find, and `fewtags review` asks about it."
         )
-    place = RunFolder(folder).outputs
-    outputs = model_outputs(saved, annotations, place, config=config, device=device, quiet=quiet)
+    outputs = model_outputs(saved, annotations, config=config, device=device, quiet=quiet)
     judge = Judge.of(outputs, annotations.labels, saved.classifier.head)
     return OpenRun(saved, annotations, truth, outputs, judge, judge.learn([], [], []), folder)
 

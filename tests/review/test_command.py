@@ -21,6 +21,7 @@ from fewtags.commands import review as command
 from fewtags.review.opening import open_review
 from fewtags.review.session import Answer, View
 from fewtags.review.store import decisions_file
+from fewtags.train_settings import CacheConfig
 
 
 @pytest.fixture
@@ -52,23 +53,24 @@ def test_the_address_is_printed_the_page_served_and_ctrl_c_ends_it(run):
 
 
 def test_features_are_computed_once_and_anew_when_an_image_changes(run, monkeypatch):
-    from fewtags.engine import model_outputs
-    from fewtags.engine.run_folder import RunFolder
+    from fewtags.engine import features
 
-    shutil.rmtree(RunFolder(run).outputs, ignore_errors=True)  # `train` has looked at them already
+    shutil.rmtree(features.cache_root(CacheConfig()), ignore_errors=True)  # `train` has looked at them already
     computed = []
-    original = model_outputs.compute_outputs
-    monkeypatch.setattr(model_outputs, "compute_outputs", lambda *a, **k: computed.append(1) or original(*a, **k))
+    original = features.Wanted._compute
+    monkeypatch.setattr(
+        features.Wanted, "_compute", lambda *args: computed.append(int(args[1].sum())) or original(*args)
+    )
     first = open_review(run, quiet=True).session
     again = open_review(run, quiet=True).session
-    assert computed == [1]
+    assert computed == [len(first)]
     np.testing.assert_array_equal(first.features, again.features)
     image = first.annotations.path(0)
     content = image.read_bytes()
     try:
         image.write_bytes(b"broken since")
         session = open_review(run, quiet=True).session
-        assert computed == [1, 1]
+        assert computed == [len(first), 1]
         assert not session.readable[0]
         assert session.readable[1:].all()
     finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from fewtags.data.formats import read_annotations
 from fewtags.data.image_files import find_images
 from fewtags.discovery import UNDECIDED, Discovery, LabelTable, OpenRun, open_run
 from fewtags.engine.model_outputs import model_outputs
+from fewtags.engine.record import load_run_config
 from fewtags.errors import UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT
 from fewtags.presence.summary import estimate_lines
@@ -73,8 +73,8 @@ def discover(
             found = opened.discover(decided=decided, **choice)
         return Found(run, opened, opened.annotations, found, opened.truth, limit)
     images = other_images(opened.saved.categories, data, tags, format, options)
-    with tempfile.TemporaryDirectory(prefix="fewtags-") as folder, working("Searching", quiet=quiet):
-        outputs = model_outputs(opened.saved, images, Path(folder), device=device, quiet=quiet)
+    with working("Searching", quiet=quiet):
+        outputs = model_outputs(opened.saved, images, config=load_run_config(run), device=device, quiet=quiet)
         found = opened.discover_in(images, outputs, decided=decided, **choice)
     return Found(run, opened, images, found, None, limit)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +18,7 @@ from fewtags.engine.cluster import active_cluster
 from fewtags.engine.onnx_tagger import ExportedTagger, is_exported
 from fewtags.engine.predictions import Prediction
 from fewtags.errors import UserError, no_such_folder
+from fewtags.train_settings import CacheConfig
 
 if TYPE_CHECKING:
     from fewtags.models.saved import SavedModel
@@ -123,7 +125,15 @@ class SavedFolder:
     ) -> Iterator[Prediction]:
         from fewtags.engine.prediction import predict_files
 
-        return predict_files(self.saved, files, num_files=num_files, say=say, **asdict(inference))
+        return predict_files(self.saved, files, num_files=num_files, say=say, cache=self.cache(), **asdict(inference))
+
+    def cache(self) -> CacheConfig:
+        """Where its features are kept: as the run said."""
+        from fewtags.engine.record import load_run_config
+
+        with suppress(UserError):  # not a run but a saved tagger, or one whose settings cannot be read
+            return load_run_config(self.folder).cache
+        return CacheConfig()
 
     def fingerprint(self) -> str:
         from fewtags.models.tensor_files import add_tensors  # brings torch

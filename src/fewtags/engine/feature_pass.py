@@ -1,13 +1,12 @@
 """One pass over many images: read, decoded and run through the network in threads, with results in order.
 
-Shared by the feature cache, `predict`, `evaluate` and `discover`, so they are equally fast.
+Shared by the feature store, `predict` and `evaluate`, so they are equally fast.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from itertools import islice
 from typing import Protocol, TypeVar
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fewtags.contract import Batch
-from fewtags.data.dataset import Collate, ImageDataset, Loaded, Sample
+from fewtags.data.dataset import Collate, Loaded, Sample
 from fewtags.data.prefetch import default_workers, in_order
 from fewtags.engine.runtime import Runtime, own_threads, use_one_core
 
@@ -72,26 +71,6 @@ class Pass(Protocol):
     def runtime(self) -> Runtime: ...
 
     def over(self, keys: Iterable[Key], read: Callable[[Key], list[Sample]]) -> Iterator[list[Loaded]]: ...
-
-
-class FeatureBatches:
-    """Batches of features computed on demand: for a single pass over images, without a cache."""
-
-    def __init__(self, dataset: ImageDataset, making: Pass, labels: Tensor):
-        self.dataset, self.making, self.labels = dataset, making, labels
-
-    @property
-    def num_steps(self) -> int:
-        return -(-len(self.dataset) // self.making.runtime.batch)
-
-    def epoch(self, number: int = 0, from_step: int = 0) -> Iterator[Loaded]:
-        rows = range(from_step * self.making.runtime.batch, len(self.dataset))
-        for (loaded,) in self.making.over(rows, lambda row: self.dataset.views(row, [number])):
-            if loaded.batch is None:
-                yield loaded
-            else:
-                index = loaded.batch.index
-                yield Loaded(replace(loaded.batch, labels=self.labels[index]), loaded.broken)
 
 
 def average(maps: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +18,19 @@ from fewtags.data.inputs import Picture
 from fewtags.data.preprocess import read_square, square
 from fewtags.data.remote import remote_url
 from fewtags.engine.cluster import active_cluster
-from fewtags.engine.feature_pass import FeaturePass, num_rows
+from fewtags.engine.feature_pass import Pass, average, in_groups, num_rows
+from fewtags.engine.feature_store import DamagedChunks, FeatureStore, Shelf
+from fewtags.engine.features import FeatureMaker, cache_root
 from fewtags.engine.predictions import Prediction, Predictions, gathered, name_of, prediction_of
-from fewtags.engine.ray_pass import RayPass, make_pass
+from fewtags.engine.ray_pass import make_pass
 from fewtags.engine.run import choose_device
 from fewtags.engine.runtime import choose_runtime
 from fewtags.errors import UserError
 from fewtags.models.saved import SavedModel
+from fewtags.train_settings import CacheConfig
+
+LOOKED_UP = 64  # files at a time whose content is compared with the store's
+COMMITTED = 256  # files between two commits
 
 
 def predict_files(
@@ -37,9 +43,16 @@ def predict_files(
     workers: int | None = None,
     runtime: str = "auto",
     say: Callable[[str], object] = lambda _: None,
+    cache: CacheConfig | None = None,
 ) -> Iterator[Prediction]:
-    """One Prediction per file (or picture in memory), in order, lazily."""
-    finish = Probabilities(saved.classifier.neck, saved.classifier.head)
+    """One Prediction per file (or picture in memory), in order, lazily. With a `cache`, what the store has of a file is
+    used and what it lacks is added, if the model looks only at averages."""
+    if cache is not None and cache.enabled is not False and saved.classifier.looks_at_the_average:
+        making = model_pass(saved, average, count(files, num_files), device, batch_size, workers, runtime, say)
+        cache = cache.model_copy(update={"runtime": runtime})
+        yield from predict_kept(saved, files, making, cache, choose_device(device))
+        return
+    finish = Probabilities(saved.classifier.neck, saved.classifier.head).eval()
     making = model_pass(saved, finish, count(files, num_files), device, batch_size, workers, runtime, say)
     names: deque[str] = deque()  # of those in flight
     for loaded in making.over(numbered(files, names), reader(saved)):
@@ -49,6 +62,86 @@ def predict_files(
         for row in sorted([*rows, *loaded[0].broken]):
             problem = loaded[0].broken.get(row, "")
             yield prediction_of(names.popleft(), rows.get(row), problem, saved.categories, saved.tree)
+
+
+def predict_kept(
+    saved: SavedModel, files: Iterable[Path | Picture], making: Pass, cache: CacheConfig, device: torch.device
+) -> Iterator[Prediction]:
+    """By the averages of the maps."""
+    backbone, head = saved.classifier.backbone.all_frozen(), saved.classifier.head
+    shelf = FeatureStore(cache_root(cache)).shelf(FeatureMaker(backbone, saved.input, cache, device).spec, pooled=True)
+    for group in kept_averages(shelf, files, making, saved.input.size):
+        features = [one.feature for one in group if one.feature is not None]
+        probabilities: Iterator[np.ndarray] = iter(())
+        if features:
+            with torch.inference_mode():
+                logits = head(torch.stack(features).float().to(device)).logits
+                probabilities = iter(logits.sigmoid().cpu().numpy())
+        for one in group:
+            values = None if one.feature is None else next(probabilities)
+            yield prediction_of(one.name, values, one.problem, saved.categories, saved.tree)
+
+
+@dataclass
+class Seen:
+    """A file on its way through the backbone, or past it."""
+
+    name: str
+    key: np.ndarray  # [2] its content; zeros if it is not a local file
+    feature: Tensor | None  # [D, 1, 1]; None if it is not known yet, or never will be:
+    problem: str = ""
+
+
+def kept_averages(shelf: Shelf, files: Iterable[Path | Picture], making: Pass, side: int) -> Iterator[list[Seen]]:
+    """For groups of files in order: the average of each one's map, found in the store, or computed now and added."""
+    waiting: deque[Seen] = deque()
+
+    def keys() -> Iterator[tuple[int, Path | Picture | None]]:
+        names: deque[str] = deque()
+        for group in in_groups(numbered(files, names), LOOKED_UP):
+            for (row, file), key, feature in zip(group, *look_up(shelf, [file for _, file in group]), strict=True):
+                waiting.append(Seen(names.popleft(), key, feature))
+                yield row, None if feature is not None else file
+
+    added = 0
+    with shelf.writer() as writer:
+        for (loaded,) in making.over(keys(), lambda key: [unless_seen(*key, side)]):
+            computed = {}
+            if loaded.batch is not None:  # rounded, as they will be read
+                features = loaded.batch.images.to(shelf.dtype)
+                computed = dict(zip(loaded.batch.index.tolist(), features, strict=True))
+            group = []
+            for row in sorted([*loaded.broken, *computed]):
+                one = waiting.popleft()
+                if one.feature is None:
+                    one.feature, one.problem = computed.get(row), loaded.broken.get(row, "")
+                    if one.feature is not None and one.key.any():
+                        writer.add(one.key[None], one.feature[None])
+                        added += 1
+                group.append(one)
+            if added >= COMMITTED:
+                writer.commit()
+                added = 0
+            yield group
+
+
+def look_up(shelf: Shelf, files: list[Path | Picture]) -> tuple[np.ndarray, list[Tensor | None]]:
+    """[N, 2] the contents of files, and what the store has of them."""
+    local = [str(file) if isinstance(file, Path) and not remote_url(file) else "" for file in files]
+    keys = shelf.store.contents(local)
+    while True:
+        rows = shelf.find(keys)
+        try:
+            found = iter(shelf.read(rows[rows >= 0]) if (rows >= 0).any() else ())
+        except DamagedChunks as damage:
+            shelf.forget(damage.chunks)
+        else:
+            return keys, [next(found) if row >= 0 else None for row in rows.tolist()]
+
+
+def unless_seen(row: int, picture: Path | Picture | None, side: int) -> Sample:
+    """Nothing is read of a file whose features are known."""
+    return Sample(None, row, "known") if picture is None else plain_sample(picture, row, side)
 
 
 def predict_annotations(
@@ -77,7 +170,7 @@ def pooled_features(
     An unreadable image is an error or, if `unreadable` is given, a row of zeros and an entry there.
     """
     model = saved.classifier
-    making = model_pass(saved, PooledFeature(model.neck), len(files), device)
+    making = model_pass(saved, PooledFeature(model.neck).eval(), len(files), device)
     features = torch.zeros(len(files), model.neck.num_channels)
     for loaded in making.over(enumerate(files), reader(saved)):
         for row, problem in loaded[0].broken.items():
@@ -117,14 +210,14 @@ class PooledFeature(nn.Module):
 
 def model_pass(
     saved: SavedModel,
-    finish: nn.Module,
+    finish: Callable[[Tensor], Tensor],
     num_files: int | None,
     device: str = "auto",
     batch_size: int | None = None,
     workers: int | None = None,
     runtime: str = "auto",
     say: Callable[[str], object] = lambda _: None,
-) -> FeaturePass | RayPass:
+) -> Pass:
     """The model's backbone in the fastest runtime, and `finish` for the rest; on Ray if it is active."""
     where = choose_device(device)
     backbone = saved.classifier.to(where).eval().backbone.all_frozen()
@@ -132,7 +225,7 @@ def model_pass(
     if chosen.sentence:
         say(chosen.sentence)
     chosen = replace(chosen, batch=batch_size or chosen.batch)
-    return make_pass(backbone, chosen, saved.input.size, where, finish=finish.eval(), workers=workers)
+    return make_pass(backbone, chosen, saved.input.size, where, finish=finish, workers=workers)
 
 
 def reader(saved: SavedModel) -> Callable[[tuple[int, Path | Picture]], list[Sample]]:

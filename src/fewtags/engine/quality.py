@@ -53,9 +53,9 @@ def estimate_run(run: Run, saved: SavedModel) -> dict[str, Any] | None:
 
 
 def judge_run(run: Run, saved: SavedModel) -> Judge:
-    """From another pass over the training images; its outputs are cached for `fewtags discover`."""
-    train, folder = run.data.train, run.files.outputs
-    outputs = model_outputs(saved, train, folder, config=run.config, device=str(run.device), quiet=run.log.quiet)
+    """By the features of the training images, which are kept for `fewtags discover`."""
+    train = run.data.train
+    outputs = model_outputs(saved, train, config=run.config, device=str(run.device), quiet=run.log.quiet)
     return Judge.of(outputs, train.labels if run.data.given is None else run.data.given, saved.classifier.head)
 
 

@@ -22,7 +22,7 @@ from fewtags.data.loaders import image_batches
 from fewtags.data.prepare import RunData
 from fewtags.engine.cluster import active_cluster
 from fewtags.engine.evaluation import Batches
-from fewtags.engine.feature_cache import cached_batches, keeps_averages, keeps_features
+from fewtags.engine.features import FeatureMaker, cached_batches, keeps_averages, keeps_features
 from fewtags.engine.moving_average import MovingAverage
 from fewtags.engine.predictions import Predictions
 from fewtags.engine.run_folder import RunFolder
@@ -194,18 +194,25 @@ def cached_batches_of(run: Run, part: Annotations, *, augment: bool, shuffle: bo
     config, model = run.config, run.learner.model
     return cached_batches(
         part,
-        model.backbone,
-        config.input,
-        config.cache,
+        feature_maker(run, augment=augment),
         pooled=keeps_averages(config.cache, model),
-        augment=augment,
         shuffle=shuffle,
         batch_size=config.train.batch_size,
         seed=config.seed,
-        workers=config.train.workers,
-        device=run.device,
-        precision=precision_of(config.train.precision, run.device),
         log=run.log,
+    )
+
+
+def feature_maker(run: Run, *, augment: bool) -> FeatureMaker:
+    config = run.config
+    return FeatureMaker(
+        run.learner.model.backbone,
+        config.input,
+        config.cache,
+        run.device,
+        precision_of(config.train.precision, run.device),
+        seed=config.seed if augment else None,
+        workers=config.train.workers,
     )
 
 

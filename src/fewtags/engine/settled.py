@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fewtags import distributed
 from fewtags.engine.evaluation import Batches
-from fewtags.engine.feature_cache import SPARE, CachedBatches, cache_root, free_space
+from fewtags.engine.features import SPARE, CachedBatches, cache_root, free_space
 from fewtags.engine.run import Run
 from fewtags.models.classifier import Classifier
 
@@ -32,11 +32,11 @@ def settle(run: Run, batches: Batches, title: str) -> Batches:
     """
     if not (settles(run.model) and isinstance(batches, CachedBatches)) or distributed.world_size() > 1:
         return batches
-    kept = SettledRows(batches.cache.num_views, len(batches.labels), dict(batches.cache.broken))
+    kept = SettledRows(batches.features.num_views, len(batches.labels), dict(batches.features.broken))
     with run.log.progress_bar(title, kept.num_views * kept.num_images, "images") as bar:
         for view in range(kept.num_views):
             for rows in torch.arange(kept.num_images).split(AT_ONCE):
-                found = settled_rows(run, batches.cache.rows(view, rows))
+                found = settled_rows(run, batches.features.rows(view, rows))
                 if not kept.write(found, cache_root(run.config.cache)):
                     return batches
                 bar.step(by=len(rows))

@@ -11,7 +11,7 @@ import numpy as np
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import prepare_data
 from fewtags.discovery import images_with_unknown_tags
-from fewtags.engine.feature_cache import cache_root
+from fewtags.engine.features import cache_root
 from fewtags.engine.judge import Judge
 from fewtags.engine.model_outputs import model_outputs
 from fewtags.engine.record import load_run_config
@@ -36,7 +36,7 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
     """Works for runs of any method. The features are computed on first use, which takes a while."""
     config, saved = load_run_config(run), load_model(run)
     annotations, _ = images_with_unknown_tags(prepare_data(config.data, config.seed))
-    outputs = model_outputs(saved, annotations, RunFolder(run).outputs, config=config, quiet=quiet)
+    outputs = model_outputs(saved, annotations, config=config, quiet=quiet)
     judge = Judge.of(outputs, annotations.labels, saved.classifier.head)
     readable = outputs.readable
     file = decisions_file(run)

@@ -1,8 +1,7 @@
-"""The cache of frozen feature maps: equal to computing them anew, renewed by any change, never used half-written."""
+"""Kept features: equal to computing them anew, one row per image and view, never used half-written."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -19,8 +18,9 @@ from conftest import TinyConfig
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import split_data
 from fewtags.data.preprocess import InputConfig
-from fewtags.engine import feature_cache
-from fewtags.engine.feature_cache import cached_batches
+from fewtags.engine import feature_store, features, prediction
+from fewtags.engine.feature_store import FeatureStore
+from fewtags.engine.features import CachedBatches, FeatureMaker, cached_batches
 from fewtags.engine.run_log import RunLog, read_rows
 from fewtags.engine.training import train
 from fewtags.models.backbones import Backbone, create_backbone
@@ -47,16 +47,33 @@ def backbone() -> Backbone:
     return backbone
 
 
-def batches(data: Annotations, backbone: Backbone, folder: Path, augment: bool = True, **changes):
+def batches(data: Annotations, backbone: Backbone, folder: Path, augment: bool = True, **changes) -> CachedBatches:
     settings = {"enabled": True, "views": 2, "dtype": "fp32", "folder": str(folder)} | changes
-    return cached_batches(
-        data, backbone, INPUT, CacheConfig(**settings), augment=augment, batch_size=4,
-        device=torch.device("cpu"),
+    maker = FeatureMaker(
+        backbone, INPUT, CacheConfig(**settings), torch.device("cpu"), seed=0 if augment else None
     )  # fmt: skip
+    return cached_batches(data, maker, shuffle=augment, batch_size=4)
 
 
-def caches(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+def kept(folder: Path) -> dict[str, list[int]]:
+    """Rows of every shelf, by kind."""
+    sizes: dict[str, list[int]] = {}
+    for shelf in FeatureStore(folder).shelves():
+        sizes.setdefault(shelf.kind, []).append(shelf.rows)
+    return {kind: sorted(rows) for kind, rows in sizes.items()}
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of the images that are opened to compute features."""
+    rows, original = [], features.ImageDataset.views
+
+    def views(self, row, epochs):
+        rows.append(row)
+        return original(self, row, epochs)
+
+    monkeypatch.setattr(features.ImageDataset, "views", views)
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -95,74 +112,101 @@ def test_an_epoch_trains_on_its_own_view(own, backbone, tmp_path):
     assert all(torch.equal(first[row], third[row]) for row in first)  # epoch 2 is view 0 again
 
 
-def test_an_equal_cache_is_used_again(own, backbone, tmp_path, monkeypatch):
+def test_kept_features_are_used_again(own, backbone, tmp_path, opened):
     before = [one.batch.images for one in batches(own, backbone, tmp_path / "cache").epoch()]
-    monkeypatch.setattr(feature_cache, "compute", lambda *_: pytest.fail("computed twice"))
+    opened.clear()
     after = [one.batch.images for one in batches(own, backbone, tmp_path / "cache").epoch()]
+    assert not opened
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
-def test_touched_or_copied_images_find_their_features(own, backbone, tmp_path):
+def test_new_images_are_the_only_ones_computed(own, backbone, tmp_path, opened):
+    """Wherever they stand among the others."""
+    few = own.take(np.array([1, 3, 4, 8]))
+    some = batches(few, backbone, tmp_path / "cache", augment=False).features
+    opened.clear()
+    every = batches(own, backbone, tmp_path / "cache", augment=False).features
+    assert sorted(opened) == [0, 2, 5, 6, 7, 9]
+    assert kept(tmp_path / "cache")["maps"] == [10]
+    rows = torch.tensor([1, 3, 4, 8])
+    assert torch.equal(every.rows(0, rows), some.rows(0, torch.arange(4)))
+    whole = batches(own, backbone, tmp_path / "whole", augment=False).features
+    torch.testing.assert_close(every.rows(0, torch.arange(10)), whole.rows(0, torch.arange(10)), rtol=1e-4, atol=1e-5)
+
+
+def test_touched_moved_or_copied_images_find_their_features(own, backbone, tmp_path, opened):
     batches(own, backbone, tmp_path / "cache")
+    opened.clear()
     os.utime(own.path(2), (1, 1))
     batches(own, backbone, tmp_path / "cache")
     shutil.copytree(own.root, tmp_path / "copy")
     batches(replace(own, root=tmp_path / "copy"), backbone, tmp_path / "cache")
-    assert len(caches(tmp_path / "cache")) == 1
+    own.root.rename(tmp_path / "moved")
+    batches(replace(own, root=tmp_path / "moved"), backbone, tmp_path / "cache")
+    assert not opened
 
 
 def test_images_are_read_only_once_to_recognise_them(own, backbone, tmp_path, monkeypatch):
+    """Also if they are moved within the disk."""
     batches(own, backbone, tmp_path / "cache")
-    monkeypatch.setattr(feature_cache, "file_hash", lambda _: pytest.fail("read again"))
+    monkeypatch.setattr(feature_store, "content_of", lambda _: pytest.fail("read again"))
     batches(own, backbone, tmp_path / "cache")
+    own.root.rename(tmp_path / "moved")
+    batches(replace(own, root=tmp_path / "moved"), backbone, tmp_path / "cache")
 
 
-def test_a_cache_that_is_being_computed_holds_up_no_other(own, backbone, tmp_path):
-    with feature_cache.one_at_a_time(tmp_path / "cache" / "another"), ThreadPoolExecutor(1) as threads:
+def test_features_that_are_being_computed_hold_up_no_others(own, backbone, tmp_path):
+    with features.one_at_a_time(tmp_path / "cache" / "another"), ThreadPoolExecutor(1) as threads:
         threads.submit(batches, own, backbone, tmp_path / "cache").result(timeout=60)
 
 
-def test_new_labels_need_no_new_cache(own, backbone, tmp_path):
+def test_new_labels_need_no_new_features(own, backbone, tmp_path, opened):
     batches(own, backbone, tmp_path / "cache")
+    opened.clear()
     batches(replace(own, labels=-own.labels), backbone, tmp_path / "cache")
-    assert len(caches(tmp_path / "cache")) == 1
+    assert not opened
 
 
-def test_a_changed_image_makes_a_new_cache(own, backbone, tmp_path):
+def test_a_changed_image_is_computed_anew(own, backbone, tmp_path, opened):
     batches(own, backbone, tmp_path / "cache")
+    opened.clear()
     Image.new("RGB", (40, 40)).save(own.path(3))
     changed = batches(own, backbone, tmp_path / "cache", augment=True)
-    assert len(caches(tmp_path / "cache")) == 2
+    assert opened == [3]
     black = backbone.forward_frozen(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
-    torch.testing.assert_close(changed.cache.maps[0, 3], black[0], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(changed.features.rows(0, torch.tensor([3])), black, rtol=1e-3, atol=1e-4)
 
 
-def test_changed_settings_or_weights_make_a_new_cache(own, backbone, tmp_path):
+def test_another_view_is_added_to_those_that_are_there(own, backbone, tmp_path):
+    batches(own, backbone, tmp_path / "cache")
+    batches(own, backbone, tmp_path / "cache", views=3)
+    assert kept(tmp_path / "cache") == {"maps": [30], "pooled": [30]}
+
+
+def test_other_settings_or_weights_make_other_features(own, backbone, tmp_path):
     folder = tmp_path / "cache"
     batches(own, backbone, folder)
-    for changes in ({"views": 3}, {"dtype": "fp16"}, {"augment": False}):
-        number = len(caches(folder))
+    for number, changes in enumerate([{"dtype": "fp16"}, {"augment": False}, {"runtime": "torch-bf16"}], start=2):
         batches(own, backbone, folder, **changes)
-        assert len(caches(folder)) == number + 1, changes
+        assert len(kept(folder)["maps"]) == number, changes
     torch.manual_seed(1)
     other = create_backbone("test_resnet", pretrained=False)
     other.freeze_before("head")
     batches(own, other, folder)
-    assert len(caches(folder)) == 5
     torch.manual_seed(1)
     finer = create_backbone("test_resnet", pretrained=False, output_stride=16)  # the same weights, another map
     finer.freeze_before("head")
     batches(own, finer, folder)
-    assert len(caches(folder)) == 6
+    assert len(kept(folder)["maps"]) == 6
 
 
-def test_a_half_written_cache_is_completed_and_never_used(own, backbone, tmp_path, monkeypatch):
-    """Broken off in the middle: what exists is named .part, and going on reads the rest and ends in the same maps."""
-    whole = batches(own, backbone, tmp_path / "whole").cache.maps.clone()
-    monkeypatch.setattr(feature_cache, "SAVE_EVERY", 2)
-    choose = feature_cache.choose_runtime
-    monkeypatch.setattr(feature_cache, "choose_runtime", lambda *args: replace(choose(*args), batch=2))
-    read, original = [], feature_cache.ImageDataset.views
+def test_what_was_written_before_an_interruption_is_not_computed_again(own, backbone, tmp_path, monkeypatch):
+    """And the result is the same, bit for bit."""
+    monkeypatch.setattr(features, "SAVE_EVERY", 2)
+    choose = features.choose_runtime
+    monkeypatch.setattr(features, "choose_runtime", lambda *args: replace(choose(*args), batch=2))
+    whole = batches(own, backbone, tmp_path / "whole").features.maps
+    read, original = [], features.ImageDataset.views
 
     def stop_at_the_eighth(self, row, epochs):
         read.append(row)
@@ -170,30 +214,28 @@ def test_a_half_written_cache_is_completed_and_never_used(own, backbone, tmp_pat
             raise KeyboardInterrupt
         return original(self, row, epochs)
 
-    monkeypatch.setattr(feature_cache.ImageDataset, "views", stop_at_the_eighth)
+    monkeypatch.setattr(features.ImageDataset, "views", stop_at_the_eighth)
     with pytest.raises(KeyboardInterrupt):
         batches(own, backbone, tmp_path / "cache")
-    assert [name.endswith(".part") for name in caches(tmp_path / "cache")] == [True]
     done = len(read)
-    maps = batches(own, backbone, tmp_path / "cache").cache.maps
-    assert [name.endswith(".part") for name in caches(tmp_path / "cache")] == [False]
-    assert min(read[done:]) >= 4  # what was written is not read again
-    torch.testing.assert_close(maps, whole, rtol=1e-4, atol=1e-5)
+    maps = batches(own, backbone, tmp_path / "cache").features.maps
+    assert min(read[done:]) >= 4
+    assert torch.equal(maps, whole)
 
 
-def test_runs_that_start_together_compute_a_cache_once(own, backbone, tmp_path, monkeypatch):
-    computed, original = [], feature_cache.compute
+def test_runs_that_start_together_compute_features_once(own, backbone, tmp_path, monkeypatch):
+    computed, original = [], features.Wanted._compute
 
     def slowly(*args):
         computed.append(args)
         time.sleep(0.2)
-        original(*args)
+        return original(*args)
 
-    monkeypatch.setattr(feature_cache, "compute", slowly)
+    monkeypatch.setattr(features.Wanted, "_compute", slowly)
     with ThreadPoolExecutor(2) as threads:
         both = list(threads.map(lambda _: batches(own, backbone, tmp_path / "cache"), range(2)))
     assert len(computed) == 1
-    assert torch.equal(both[0].cache.maps, both[1].cache.maps)
+    assert torch.equal(both[0].features.maps, both[1].features.maps)
 
 
 def test_an_unreadable_image_is_left_out_by_name(own, backbone, tmp_path):
@@ -229,9 +271,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def kept(folder: Path) -> list[tuple[int, ...]]:
-    abouts = (json.loads((folder / name / "about.json").read_text()) for name in caches(folder))
-    return sorted(tuple(about["shape"]) for about in abouts)
+def shelves(folder: Path) -> list[feature_store.Shelf]:
+    store = FeatureStore(folder)
+    return [feature_store.Shelf(store, size.spec, size.kind) for size in store.shelves()]
 
 
 FROZEN = ("model.train_from=head", "cache.runtime=torch", "data.val_share=0")
@@ -245,7 +287,10 @@ def test_a_frozen_backbone_sees_each_view_of_an_image_once(method, shape, patche
     train(config, tmp_path / "run", data=split_data(patches, config.data, config.seed), quiet=True)
     views = config.cache.views if config.input.augment else 1
     assert sum(calls) - 1 == 36 * views + 12  # the one tells how large a map is
-    assert kept(tmp_path / "cache") == sorted([(views, 36, *shape), (1, 12, *shape)])
+    assert set(kept(tmp_path / "cache")) == ({"pooled"} if shape[1] == 1 else {"maps", "pooled"})
+    rows = [36 * views, 12] if views > 1 else [36 + 12]
+    assert all(sorted(found) == sorted(rows) for found in kept(tmp_path / "cache").values())
+    assert {tuple(each.shape) for each in shelves(tmp_path / "cache")} == {shape, (96, 1, 1)}
 
 
 def test_averages_are_taken_from_maps_that_are_there(patches, tmp_path, monkeypatch):
@@ -266,7 +311,7 @@ def test_nothing_is_kept_of_what_is_trained_or_not_wanted(settings, patches, tmp
 
 
 def test_where_the_disk_is_too_small_features_are_computed_in_every_epoch(patches, tmp_path, monkeypatch):
-    monkeypatch.setattr(feature_cache, "free_space", lambda _: 1000)
+    monkeypatch.setattr(features, "free_space", lambda _: 1000)
     config = TinyConfig.make("method=refined", *FROZEN, f"cache.folder={tmp_path / 'cache'}")
     train(config, tmp_path / "run", data=split_data(patches, config.data, config.seed), quiet=True)
     assert not (tmp_path / "cache").exists()
@@ -277,7 +322,7 @@ def test_an_unwritable_home_is_no_obstacle(patches, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     config = TinyConfig.make("method=instant", *FROZEN)
     train(config, tmp_path / "run", data=split_data(patches, config.data, config.seed), quiet=True)
-    assert len(caches(feature_cache.temporary_root())) == 2
+    assert kept(features.temporary_root())["pooled"]
 
 
 def test_averages_give_what_maps_give(patches, tmp_path):
@@ -292,10 +337,77 @@ def test_averages_give_what_maps_give(patches, tmp_path):
 
 
 def test_much_is_announced_before_it_is_written(own, backbone, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(feature_cache, "WORTH_SAYING", 100)
+    monkeypatch.setattr(features, "WORTH_SAYING", 100)
     log = RunLog(tmp_path / "run")
-    cached_batches(
-        own, backbone, INPUT, CacheConfig(folder=str(tmp_path / "cache")), augment=True, batch_size=4,
-        device=torch.device("cpu"), log=log,
-    )  # fmt: skip
+    maker = FeatureMaker(backbone, INPUT, CacheConfig(folder=str(tmp_path / "cache")), torch.device("cpu"))
+    cached_batches(own, maker, shuffle=False, batch_size=4, log=log)
     assert f"Feature maps of all images are cached in {tmp_path / 'cache'}" in capsys.readouterr().err
+
+
+# --- prediction ---
+
+
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that `predict` decodes."""
+    names, original = [], prediction.plain_sample
+
+    def plain_sample(picture, row, side):
+        names.append(picture.name)
+        return original(picture, row, side)
+
+    monkeypatch.setattr(prediction, "plain_sample", plain_sample)
+    return names
+
+
+def test_predict_computes_what_is_new_and_keeps_it(cli, patches, tags_file, tmp_path, monkeypatch):
+    """The images of the run are known already; the second time all are."""
+    settings = (*FROZEN[:2], "model.backbone=test_resnet", "model.pretrained=false", "input.size=32")
+    data = (
+        patches.root,
+        "--tags",
+        tags_file,
+        f"cache.folder={tmp_path / 'cache'}",
+        *settings,
+        "--out",
+        tmp_path / "run",
+    )
+    assert cli("train", *data, "-q", "-o", "complete=true").code == 0
+    new = tmp_path / "new"
+    new.mkdir()
+    Image.new("RGB", (40, 40), (200, 30, 30)).save(new / "red.png")
+    (new / "broken.jpg").write_bytes(b"no picture")
+    seen = decoded(monkeypatch)
+    first = cli("predict", tmp_path / "run", patches.root, new, "--all-scores", "-q")
+    assert first.code == 0, first.err
+    assert sorted(seen) == ["broken.jpg", "red.png"]
+    assert kept(tmp_path / "cache")["pooled"] == [49]
+    seen.clear()
+    assert cli("predict", tmp_path / "run", patches.root, new, "--all-scores", "-q").out == first.out
+    assert seen == ["broken.jpg"]
+    monkeypatch.setattr("fewtags.commands.models.SavedFolder.cache", lambda _: CacheConfig(enabled=False))
+    plain = cli("predict", tmp_path / "run", patches.root, new, "--all-scores", "-q").out
+    rows = [[line.split(",")[4:] for line in text.splitlines()[1:]] for text in (first.out, plain)]
+    for kept_row, plain_row in zip(*rows, strict=True):
+        np.testing.assert_allclose(*([float(x or 0) for x in row] for row in (kept_row, plain_row)), atol=2e-3)
+
+
+def test_damaged_features_are_computed_again_by_predict(cli, patches, tags_file, tmp_path, monkeypatch):
+    settings = (*FROZEN[:2], "model.backbone=test_resnet", "model.pretrained=false", "input.size=32")
+    data = (
+        patches.root,
+        "--tags",
+        tags_file,
+        f"cache.folder={tmp_path / 'cache'}",
+        *settings,
+        "--out",
+        tmp_path / "run",
+    )
+    assert cli("train", *data, "-q", "-o", "complete=true").code == 0
+    before = cli("predict", tmp_path / "run", patches.root, "-q").out
+    (file,) = (tmp_path / "cache").glob("*/0.bin")
+    content = bytearray(file.read_bytes())
+    content[1000] ^= 255
+    file.write_bytes(content)
+    seen = decoded(monkeypatch)
+    assert cli("predict", tmp_path / "run", patches.root, "-q").out == before
+    assert len(seen) == 48
