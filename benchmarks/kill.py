@@ -239,7 +239,7 @@ def compute_cache(data: Annotations, folder: Path) -> Child:
         from fewtags.models.build import make_problem
 
         torch.manual_seed(0)
-        problem = make_problem(config.head_name, config.words, part.categories, part.labels, part.name, 0)
+        problem = make_problem(config.head_name, config.words, part.categories, part.labels, 0)
         backbone = build_learner(config, problem).model.backbone
         maker = features.FeatureMaker(backbone, config.input, config.cache, torch.device("cpu"), seed=0, workers=0)
         features.cached_batches(part, maker, shuffle=True, batch_size=8)

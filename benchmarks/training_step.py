@@ -25,9 +25,7 @@ from fewtags.models.build import make_problem
 def build(method: str, options: argparse.Namespace, labels: np.ndarray) -> tuple:
     settings = [f"method={method}", f"model.backbone={options.backbone}", "model.pretrained=false"]
     config = load_config(None, [*settings, f"model.train_from={options.train_from}", *options.set])
-    problem = make_problem(
-        config.head_name, config.words, [f"category {c}" for c in range(labels.shape[1])], labels, "made"
-    )
+    problem = make_problem(config.head_name, config.words, [f"category {c}" for c in range(labels.shape[1])], labels)
     learner = build_learner(config, problem).to(memory_format=torch.channels_last).train()
     return learner, build_optimizer(learner, config)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+
+import pytest
 
 from conftest import Cli
 
@@ -15,7 +18,9 @@ def test_the_demo_trains_tells_and_shows(cli: Cli, tmp_path):
     assert ["method", "mAP", "OF1", "CF1", "seconds"] in table
     for method in ("an", "caldnr"):
         (row,) = (cells for cells in table if cells[:1] == [method])
-        assert all(0 <= float(score) <= 100 for score in row[1:4])
+        measured = json.loads((tmp_path / f"demo/runs/{method}/result.json").read_text())["test"]
+        expected = [100 * measured[name] for name in ("map", "of1", "cf1")]
+        assert [float(score) for score in row[1:4]] == pytest.approx(expected, abs=0.051)
     assert re.search(
         r"Missing tags found by (an|caldnr): [\d,]+, of which [\d,]+ are right", " ".join(answer.out.split())
     )

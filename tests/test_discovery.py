@@ -21,6 +21,7 @@ from fewtags.engine.features import LoadedFeatures
 from fewtags.engine.judge import Judge
 from fewtags.engine.model_outputs import ModelOutputs
 from fewtags.presence.ridge import unit_length
+from made_features import some_images
 
 NUM_IMAGES, NUM_CATEGORIES, DIM = 4000, 4, 24
 
@@ -65,7 +66,7 @@ def test_missing_tags_are_unknown_and_sorted_and_mostly_right(made, judge):
     assert (made.labels[table.rows, table.columns] == 0).all()
     assert (np.diff(table.probabilities) <= 1e-6).all()
     promised, right = table.expected_precision(len(table)), table.precision(made.truth, len(table))
-    assert right - 0.15 < promised < right + 0.1  # log-odds are straight here, those of photos are bent
+    assert right - 0.12 < promised < right + 0.1  # log-odds are straight here, those of photos are bent
 
 
 def test_by_default_what_is_more_likely_right_than_wrong_is_listed(made, judge):
@@ -93,7 +94,7 @@ def test_only_the_categories_asked_for_are_looked_at(made, judge):
 def test_a_category_that_nobody_knows_an_image_of_is_not_suggested():
     made = Made()
     made.labels[:, 1] = 0
-    assert 1 not in discover(made.outputs, made.labels, made.judge()).missing.columns
+    assert 1 not in discover(made.outputs, made.labels, made.judge(), min_probability=0.001).missing.columns
 
 
 def test_unreadable_images_are_not_listed(made):
@@ -116,10 +117,12 @@ def test_other_images_are_judged_by_the_same_model(made, judge):
     found = discover(parts[1], np.zeros_like(made.labels[rest]), judge, own=False)
     assert len(found.doubtful) == 0
     table = found.missing
-    assert table.expected_precision(len(table)) < table.precision(made.truth[rest], len(table)) + 0.1
+    promised, right = table.expected_precision(len(table)), table.precision(made.truth[rest], len(table))
+    assert right - 0.15 < promised < right + 0.1
     # Unknown is taken for "not tagged by these people", so some of what they would have tagged is not expected.
     present, left_by_people = (int(part[rest].sum()) for part in (made.truth, made.truth - made.labels))
     assert left_by_people < found.expected < present
+    assert found.expected == pytest.approx(present, rel=0.15)
 
 
 # --- doubtful tags ---
@@ -136,6 +139,23 @@ def test_wrong_tags_come_first():
     found = list(zip(doubtful.rows.tolist(), doubtful.columns.tolist(), strict=True))
     assert len(set(found[:15]) & wrong) >= 8
     assert (made.labels[doubtful.rows, doubtful.columns] == 1).all()
+
+
+def test_a_known_tag_is_judged_as_if_nobody_had_given_it():
+    """Against fitting everything again without it, on so few images that a model remembers what it was told."""
+    features, _, labels = some_images(num_images=80, dim=40)
+    given = labels.numpy()
+    outputs = outputs_of(features.half())
+    judge = Judge.of(outputs, given)
+    in_sample = judge.model.log_odds(features.half().float()).numpy()
+    wrong, wrong_if_seen = [], []
+    for row, column in np.argwhere(given == 1)[:12]:
+        without = given.copy()
+        without[row, column] = 0
+        expected = Judge.of(outputs, without).odds[row, column]
+        wrong.append(abs(judge.odds[row, column] - expected))
+        wrong_if_seen.append(abs(in_sample[row, column] - expected))
+    assert np.mean(wrong) < 0.4 * np.mean(wrong_if_seen)
 
 
 # --- parts ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -15,7 +16,10 @@ HEAVY = ("torch", "timm", "torchvision", "numpy", "PIL", "yaml", "rich", "fewtag
 
 
 def test_the_commands_are_these():
-    assert {"demo", "check", "train", "evaluate", "predict", "methods", "doctor"} <= set(COMMANDS)
+    assert set(COMMANDS) == {
+        "demo", "check", "prepare", "train", "evaluate", "predict", "update", "cache", "untag", "discover", "apply", "compare",
+        "explain", "export", "audit", "review", "serve", "bench", "report", "methods", "doctor",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
@@ -24,7 +28,8 @@ def test_help_explains_the_command(command, cli):
     assert answer.code == 0
     assert not answer.err
     assert answer.out.startswith("Usage: fewtags")
-    assert "." in answer.out.split("\n\n")[1], "no sentence that explains it"
+    first = " ".join(answer.out.split("\n\n")[1].split())
+    assert re.match(r"[A-Z][^.]{10,}[.:]", first), f"no sentence that explains it: {first}"
 
 
 def test_every_option_has_its_help():

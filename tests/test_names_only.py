@@ -76,6 +76,21 @@ def test_photos_without_tags_are_trained_on_predicted_and_looked_through(cli: Cl
     assert "`fewtags review` asks about it" in answer.err
 
 
+def test_an_alias_file_says_what_tags_of_another_language_are(cli: Cli, photos, weights, tmp_path):
+    """Hund keeps its name, and scores as a dog does."""
+    aliases = tmp_path / "aliases.yaml"
+    aliases.write_text("names:\n  Hund: {name: dog}\n  meer: sea\n  Katze: cat\n")
+    scores = {}
+    for run, names, more in (("de", "Hund,Meer", ["--aliases", aliases]), ("en", "dog,sea", [])):
+        call = ("train", photos, "--categories", names, *more, "--weights", weights, *BACKBONE, "--out", tmp_path / run)
+        answer = cli(*call)
+        assert answer.code == 0, answer.err
+        rows = csv.DictReader(io.StringIO(cli("predict", tmp_path / run, photos, "--all-scores").out))
+        scores[run] = [[row[name] for name in names.split(",")] for row in rows]
+        assert "Hund: as dog: 118 classes" in answer.err or run == "en"
+    assert scores["de"] == scores["en"]
+
+
 def test_a_method_that_learns_from_tags_alone_says_so(cli: Cli, photos, weights, tmp_path):
     answer = cli(
         "train",

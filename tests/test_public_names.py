@@ -34,7 +34,7 @@ def test_what_methods_of_your_own_build_on_is_these():
     assert set(extend.__all__) == {
         "ABSENT", "PRESENT", "UNKNOWN",
         "Batch", "Outputs", "Problem", "Progress", "Start", "StepResult", "WordVectors",
-        "Head", "Method", "Objective", "Profile", "Settings",
+        "Head", "HeadSpec", "Method", "Objective", "Profile", "Settings",
         "assume_negative_loss", "asymmetric_loss", "focal_loss", "gather_rows", "sum_across_ranks",
         "register", "register_head",
     }  # fmt: skip
@@ -54,7 +54,7 @@ def test_what_they_are_handed_and_hand_back_has_these_fields():
     assert fields_of(extend.Profile) == ["settings", "note", "word_dim"]
     assert fields_of(extend.HeadSpec) == [
         "needs_words", "uses_names", "needs_start", "starts_plain", "assumes_random_labels", "looks_at_the_average",
-        "calibrated",
+        "settles", "calibrated",
     ]  # fmt: skip
     assert fields_of(extend.Method) == [
         "name", "title", "sentence", "head", "objective", "venue", "bibtex", "settings", "note", "profiles", "group",

@@ -5,11 +5,13 @@ These types have no behaviour of their own, so every part of the package may use
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from fewtags.labels import PRESENT
 from fewtags.presence.estimates import Judged
 
 
@@ -29,9 +31,9 @@ class Problem:
     categories: tuple[str, ...]
     labels: Tensor  # [N, C] int8, the observed labels of the training images; row n is the image with index n
     words: WordVectors | None = None  # built only for heads with `needs_words`
-    dataset: str = "dataset"
     seed: int = 0  # of everything random
     tunes_features: bool = False  # pretrained ones are trained further, and can memorise which labels are known
+    english: Mapping[str, str] = field(default_factory=dict)  # category -> its English name, where it is another
 
     @property
     def num_images(self) -> int:
@@ -44,7 +46,7 @@ class Problem:
     @property
     def known_positives(self) -> Tensor:
         """[C] number of training images known to show each category."""
-        return (self.labels == 1).sum(0)
+        return (self.labels == PRESENT).sum(0)
 
     def prior(self) -> Tensor:
         """[C] share of the training images known to show each category, never quite 0 or 1."""

@@ -83,11 +83,6 @@ def wait_for_all() -> None:
         dist.barrier()
 
 
-def everywhere(condition: bool) -> bool:
-    """Is it true on every rank? All ranks must call this, and all get the same answer."""
-    return int(sum_across_ranks(torch.tensor(int(condition)))) == world_size()
-
-
 def anywhere(condition: bool) -> bool:
     """Is it true on at least one rank? All ranks must call this, and all get the same answer."""
     return int(sum_across_ranks(torch.tensor(int(condition)))) > 0
@@ -157,68 +152,13 @@ def gather_rows_to_learn(rows: Tensor) -> Tensor:
     return rows if world_size() == 1 else _GatherRows.apply(rows)
 
 
-class _SumAcrossRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, value: Tensor) -> Tensor:
-        return sum_across_ranks(value)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> Tensor:
-        return sum_across_ranks(gradients[0].contiguous())
-
-
 def join_batch_norm(module: nn.Module, device_type: str) -> nn.Module:
-    """Batch norm with the mean and variance of all ranks' images, as in one process on the joint batch."""
-    if world_size() == 1:
+    """On GPUs: batch norm with the mean and variance of all ranks' images, as in one process on the joint batch."""
+    if world_size() == 1 or device_type != "cuda":
         return module
-    if device_type == "cuda":
-        from timm.layers import convert_sync_batchnorm
+    from timm.layers import convert_sync_batchnorm
 
-        return convert_sync_batchnorm(module)
-    for layer in module.modules():
-        if isinstance(layer, nn.BatchNorm2d) and not isinstance(layer, _JointBatchNorm):
-            layer.__class__ = _joint(type(layer))  # not a new layer: parameters, copies and names are unchanged
-    return module
-
-
-class _JointBatchNorm(nn.BatchNorm2d):
-    """torch only has one for GPUs."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        if not self.training or self.running_mean is None or self.running_var is None:
-            return super().forward(images)
-        normal = joint_batch_norm(images, self.running_mean, self.running_var, self.momentum or 0.0, self.eps)
-        if self.affine:
-            normal = normal * self.weight[:, None, None] + self.bias[:, None, None]
-        if self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
-        for behind in ("drop", "act"):  # timm's batch norm includes an activation
-            normal = getattr(self, behind, nn.Identity())(normal)
-        return normal
-
-
-_joint_kinds: dict[str, type[nn.BatchNorm2d]] = {}
-
-
-def _joint(kind: type[nn.BatchNorm2d]) -> type[nn.BatchNorm2d]:
-    if kind.__name__ not in _joint_kinds:
-        _joint_kinds[kind.__name__] = type(f"Joint{kind.__name__}", (_JointBatchNorm, kind), {})
-    return _joint_kinds[kind.__name__]
-
-
-def joint_batch_norm(images: Tensor, mean: Tensor, variance: Tensor, momentum: float, epsilon: float) -> Tensor:
-    """Images [B, D, h, w] of all ranks normalised; updates the running `mean` and `variance` [D]."""
-    values = images.double()
-    local = torch.stack([values.sum((0, 2, 3)), values.square().sum((0, 2, 3)), torch.full_like(mean, 0.0).double()])
-    local[2] = images.numel() / images.shape[1]
-    total, squares, number = _SumAcrossRanks.apply(local)
-    centre = total / number
-    spread = squares / number - centre.square()
-    with torch.no_grad():
-        mean.lerp_(centre.to(mean), momentum)
-        variance.lerp_((spread * number / (number - 1).clamp(min=1)).to(variance), momentum)
-    scaled = (values - centre[:, None, None]) / (spread[:, None, None] + epsilon).sqrt()
-    return scaled.to(images)
+    return convert_sync_batchnorm(module)
 
 
 def gather_rows(rows: Tensor) -> Tensor:

@@ -76,7 +76,8 @@ class TrainConfig(Settings):
     """The metric that selects the best epoch: plain mAP, or the interpolated one of VOC 2012, as in the paper."""
 
     sync_batch_norm: bool = True
-    """Under several processes: batch norm that is trained takes mean and variance over the images of all of them."""
+    """Under several processes, each with a GPU: batch norm that is trained takes mean and variance over the images of
+    all of them."""
     timeout: float = Field(600.0, gt=0)
     """Under several processes: seconds that one waits for another before it gives up; the run can then be resumed."""
 

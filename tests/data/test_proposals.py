@@ -77,3 +77,10 @@ def test_many_tags_are_compared_without_trying_all_pairs() -> None:
     words = ["".join(syllables[n // 10**place % 10] for place in range(5)) for n in range(0, 100_000, 20)]
     counts = dict.fromkeys(words, 50) | {words[7] + "x": 1}
     assert [(proposal.keep, proposal.drop) for proposal in propose_merges(counts)] == [(words[7], words[7] + "x")]
+
+
+def test_a_plural_is_one_of_a_tag_that_is_there() -> None:
+    counts = {"bus": 9, "buses": 3, "woman": 8, "women": 2, "wolf": 7, "wolves": 1, "house": 6, "houses": 2,
+              "potatoes": 3, "potato": 9, "news": 4, "glasses": 5}  # fmt: skip
+    plurals = {p.drop: p.keep for p in propose_merges(counts) if p.reason == "plural"}
+    assert plurals == {"buses": "bus", "women": "woman", "wolves": "wolf", "houses": "house", "potatoes": "potato"}

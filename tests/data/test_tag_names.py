@@ -159,6 +159,17 @@ def test_names_that_cannot_be_shown_are_cleaned() -> None:
     assert clean("a\ud800b") == "a b"
 
 
+def test_english_names_go_with_the_categories_they_are_of(source: Path) -> None:
+    """By their final spelling; of tags that do not occur, nothing."""
+    file = aliases(source, "rename:\n  puppy: Welpe\nnames:\n  Puppy: {name: young dog}\n  CAT: cat\n  Meer: sea\n")
+    annotations = read_annotations(source, aliases=file)
+    assert annotations.english == {"Welpe": "young dog", "cat": "cat"}
+    assert annotations.take(np.array([0])).english == annotations.english
+    for wrong in ("names:\n  Hund: {word: dog}\n", "names:\n  Hund: [dog]\n", "names:\n  Hund:\n"):
+        with pytest.raises(UserError, match="names gives 'Hund'"):
+            read_annotations(source, aliases=aliases(source, wrong))
+
+
 def test_merged_spellings_and_their_tags_are_two_counts(photos: Path) -> None:
     """20 names, written in three ways: 40 spellings merged, of 20 tags; eight are shown."""
     names = [f"animal{n}" for n in range(20)]
@@ -168,6 +179,7 @@ def test_merged_spellings_and_their_tags_are_two_counts(photos: Path) -> None:
         for name in names
     ]
     (photos / "tags.csv").write_text("\n".join(["image,tag", *rows]))
-    (note,) = [note for note in read_annotations(photos).notes if "spellings" in note]
-    assert note.startswith("40 spellings of 20 tags were merged: ")
+    (note,) = [
+        note for note in read_annotations(photos).notes if note.startswith("40 spellings of 20 tags were merged: ")
+    ]
     assert " and 12 more tags (" in note

@@ -43,5 +43,10 @@ def test_how_names_were_matched_all_if_few_else_the_three_that_fit_least():
     assert "Those that fit" not in lines(num_named=3, name_matches=matches)[1]  # nothing is known to compare with
 
 
+def test_unknown_names_may_be_of_another_language():
+    assert "names: {Hund: dog}" in lines(num_named=1)[1]
+    assert "Hund" not in lines(num_named=2)[1]
+
+
 def test_a_head_of_your_own_says_its_sentence():
     assert describe_start(Start("Two passes."), NAMES) == "Two passes."

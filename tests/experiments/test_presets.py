@@ -14,6 +14,7 @@ from fewtags.config import load_config
 from fewtags.data.prepare import prepare_data
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
+from fewtags.metrics import mean_average_precision
 
 PRESETS = ("voc2007", "coco2014", "vg200")
 XML = "<annotation>{}</annotation>"
@@ -94,7 +95,9 @@ def test_it_starts_on_data_of_its_layout(preset, tmp_path):
     result = train(config, tmp_path / "run", data=data, quiet=True)
     assert result.last is not None
     assert (result.last.num_images, result.epochs) == (4, 1)
-    assert 0 <= result.last.map <= 1
+    probabilities = np.load(tmp_path / "run/predictions-test.npz")["probabilities"]
+    assert result.last.map == pytest.approx(mean_average_precision(probabilities, data.test.labels == 1), abs=1e-6)
+    assert np.ptp(probabilities, axis=0).min() > 0  # the images differ, so do their predictions
     (row,) = (row for row in read_rows(tmp_path / "run/metrics.jsonl") if row["kind"] == "train")
     assert row["loss"] == pytest.approx(sum(value for name, value in row.items() if name.startswith("loss.")), rel=1e-4)
     assert {"loss.observed", "loss.kept", "loss.cross_image"} <= row.keys()  # from the first epoch on

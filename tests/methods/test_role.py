@@ -78,12 +78,6 @@ def test_initial_estimates_follow_the_known_labels():
     assert 0.58 < unknown.max() <= 0.6
 
 
-def test_expected_positives_do_not_depend_on_the_name_of_the_data():
-    """Somebody's own cub.csv has nothing to do with the birds of that name."""
-    labels = torch.tensor([[1, 0], [1, 1]], dtype=torch.int8)
-    assert expected_positives(Problem(("a", "b"), labels, dataset="cub")) == 1.5
-
-
 def test_the_paper_starts_unknown_labels_as_absent():
     labels = torch.tensor([[1, 0, -1]], dtype=torch.int8)
     absent = initial_label_table(labels, "absent").sigmoid()

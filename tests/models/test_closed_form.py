@@ -172,9 +172,30 @@ def test_first_queries_look_where_the_category_is(world):
 
 def test_with_more_images_than_are_kept_a_sample_chooses_and_calibrates(world, monkeypatch):
     maps, truth, _ = world
+    full, of_all = started(world)
     monkeypatch.setattr(module, "KEEP", 300 * DIM)
-    head, _ = started(world)
-    assert mean_average_precision(head(maps).logits.numpy(), truth.numpy()) > 0.6
+    head, start = started(world)
+    assert len(of_all.judged.labels) == NUM
+    assert 250 < len(start.judged.labels) < 350  # judged on a sample,
+    assert start.judged.num_images == start.facts.num_images == NUM  # which stands for all,
+    whole, part = (mean_average_precision(each(maps).logits.numpy(), truth.numpy()) for each in (full, head))
+    assert part > whole - 0.02  # and the regression is of all of them
+    expected, found = (float(each(maps).logits.sigmoid().sum()) for each in (full, head))
+    assert found == pytest.approx(expected, rel=0.15)
+
+
+def test_of_many_categories_a_sample_of_images_shows_its_windows(world, monkeypatch):
+    maps, truth, _ = world
+    seen, look = [], module.best_left_out
+    monkeypatch.setattr(module, "best_left_out", lambda fit, rows, *more: seen.append(rows) or look(fit, rows, *more))
+    head, _ = started(world, windows=True)
+    assert len(torch.cat(seen).unique()) == NUM
+    seen.clear()
+    monkeypatch.setattr(module, "ENTRIES", 200 * CATEGORIES)
+    few, _ = started(world, windows=True)
+    assert len(torch.cat(seen).unique()) == 200
+    scores = [mean_average_precision(each(maps).logits.numpy(), truth.numpy()) for each in (few, head)]
+    assert scores[0] > scores[1] - 0.03
 
 
 def test_a_state_dict_carries_everything_that_prediction_needs(world):

@@ -173,7 +173,7 @@ def test_names_that_help_are_used_and_others_are_not():
         model, alone = fit(features, labels, names=names).model, fit(features, labels).model
         gained[knowledge] = mean_ap(model.log_odds(images, of_images), truth) - mean_ap(alone.log_odds(images), truth)
     assert gained[3.0] > 0.05
-    assert gained[0.0] > -0.05
+    assert gained[0.0] > -0.035
 
 
 def test_names_alone_make_a_tagger():

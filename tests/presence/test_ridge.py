@@ -51,7 +51,7 @@ def test_left_out_scores_of_images_that_count_in_part():
     for image in (0, 17, 59):
         expected = score_without(ridge, rotated, weights, 1, image, rotated[image])
         # Weights at random have no signal, and the unit of scores enlarges what rounding leaves.
-        torch.testing.assert_close(ridge.left_out(rotated, weights)[image, 1], expected, rtol=2e-3, atol=1e-2)
+        torch.testing.assert_close(ridge.left_out(rotated, weights)[image, 1], expected, rtol=2e-3, atol=6e-3)
 
 
 def test_pairs_and_groups_of_categories_have_the_same_left_out_scores():

@@ -63,7 +63,7 @@ def test_an_answer_moves_the_images_like_it(session, label):
     moved = odds_of(session, 1) - before
     assert (label * moved[nearest] > 0).all()
     # All images move: answers also say how likely the unknown labels of a tag are present.
-    assert label * moved[nearest].mean() > 1.5 * abs(moved.mean())
+    assert label * moved[nearest].mean() > 1.8 * abs(moved.mean())
 
 
 def test_names_are_part_of_the_ranking():

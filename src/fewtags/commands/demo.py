@@ -93,7 +93,7 @@ def demo_config(method: str, folder: Path, known: float, seed: int, quick: bool)
 
 
 def scene_summary(scenes: Annotations, data: RunData) -> str:
-    shown, there = int((data.train.labels == 1).sum()), int((scenes.split("train").labels == 1).sum())
+    shown, there = int((data.train.labels == PRESENT).sum()), int((scenes.split("train").labels == PRESENT).sum())
     return (
         f"{len(data.train):,} pictures for training with {len(scenes.categories)} categories: "
         f"{shown:,} of their {there:,} tags are known, the rest are hidden. "

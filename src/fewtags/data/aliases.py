@@ -1,4 +1,4 @@
-"""The user's rules about tags: which to merge or rename, which imply others, which to exclude.
+"""The user's rules about tags: which to merge or rename, which imply others, which to exclude, and their English names.
 
 merge:                      # all of these become dog
   dog: [dogs, doggo, Hund]
@@ -7,19 +7,21 @@ rename:
 implies:                    # an image with puppy has these too; "puppy => dog, animal" also works
   puppy: [dog, animal]
 exclude: [untagged, to do]
+names:                      # what a tag is in English, so that its name says something; it keeps its own
+  Hund: {name: dog}         # or Hund: dog
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fewtags.errors import UserError, did_you_mean
 
-SECTIONS = ("merge", "rename", "implies", "exclude")
+SECTIONS = ("merge", "rename", "implies", "exclude", "names")
 LARGEST = 10_000_000  # bytes; nobody writes more by hand
 
 
@@ -43,6 +45,7 @@ class Aliases:
     renamed: dict[str, str] = field(default_factory=dict)  # folded old name -> new name
     implied: dict[str, set[str]] = field(default_factory=dict)  # folded name -> all it implies, directly or indirectly
     excluded: set[str] = field(default_factory=set)
+    names: dict[str, str] = field(default_factory=dict)  # folded name -> what it is in English
     file: str = ""
 
     def final(self, tag: str) -> str | None:
@@ -52,6 +55,10 @@ class Aliases:
 
     def implied_by(self, tag: str) -> set[str]:
         return self.implied.get(fold(tag), set())
+
+    def english(self, categories: Iterable[str]) -> dict[str, str]:
+        """Category -> its English name, of those that the file gives one."""
+        return {name: self.names[fold(name)] for name in categories if fold(name) in self.names}
 
     @property
     def spellings(self) -> dict[str, str]:
@@ -75,7 +82,8 @@ def read_aliases(file: Path) -> Aliases:
         name = renamed.get(fold(tag), tag)
         implied.setdefault(fold(name), set()).update(renamed.get(fold(other), clean(other)) for other in others)
     excluded = {fold(tag) for tag in _names(content.get("exclude") or [], file, "exclude")}
-    return Aliases(renamed, {tag: _closure(tag, implied) for tag in implied}, excluded, str(file))
+    names = {fold(renamed.get(fold(tag), tag)): word for tag, word in _translations(content.get("names"), file)}
+    return Aliases(renamed, {tag: _closure(tag, implied) for tag in implied}, excluded, names, str(file))
 
 
 def load_yaml(file: Path) -> dict[str, Any]:
@@ -122,6 +130,14 @@ def _implications(section: Any, file: Path) -> Iterator[tuple[str, list[str]]]:
     else:
         for tag, others in _mapping(section, file, "implies"):
             yield tag, _names(others, file, "implies")
+
+
+def _translations(section: Any, file: Path) -> Iterator[tuple[str, str]]:
+    for tag, value in _mapping(section, file, "names"):
+        word = value.get("name") if isinstance(value, dict) and len(value) == 1 else value
+        if not isinstance(word, str) or not clean(word):
+            raise UserError(f"{file}: names gives '{tag}' {value!r}; write it as `{tag}: {{name: dog}}`.")
+        yield tag, clean(word)
 
 
 def _mapping(section: Any, file: Path, name: str) -> Iterator[tuple[str, Any]]:

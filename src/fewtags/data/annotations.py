@@ -62,7 +62,7 @@ class Annotations:
     categories: list[str]
     labels: np.ndarray  # [N, C] int8: 1 present, 0 unknown, -1 absent
     splits: np.ndarray  # [N] "train", "val" or "test"
-    name: str = "dataset"  # "voc2007", "photos": for display; ROLE's prior is looked up by it
+    name: str = "dataset"  # "voc2007", "photos": for display
     notes: list[str] = field(default_factory=list)  # how the reader interpreted the data, as sentences
     findings: list[Finding] = field(default_factory=list)  # what the reader could not use
     ids: list[str] | None = None  # image ids in the tool the labels came from
@@ -71,6 +71,7 @@ class Annotations:
     # [N] int64: images with the same number are one unit (a burst, a camera-trap sequence, a folder) that must not be
     # both learned from and measured on. None if every image is alone.
     groups: np.ndarray | None = None
+    english: dict[str, str] = field(default_factory=dict)  # category -> its name in English, where it is another
 
     def __post_init__(self) -> None:
         shape = (len(self.images), len(self.categories))

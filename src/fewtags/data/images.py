@@ -59,7 +59,7 @@ class BadImage(DataError):
         self.path, self.kind, self.reason = Path(path), kind, reason
 
     def __reduce__(self) -> tuple[type[BadImage], tuple[Path, str, str]]:
-        return BadImage, (self.path, self.kind, self.reason)  # so it can be pickled by DataLoader workers
+        return BadImage, (self.path, self.kind, self.reason)  # pickled by default, it could not be unpickled
 
 
 class Stored(NamedTuple):

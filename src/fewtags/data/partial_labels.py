@@ -8,6 +8,7 @@ from operator import index
 import numpy as np
 
 from fewtags.errors import UserError, did_you_mean
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 
 TAGGERS = ("salience", "habit", "both", "five")  # see `tagged_by`
 MOST_TAGS = 5
@@ -83,12 +84,12 @@ def positives(labels: np.ndarray) -> np.ndarray:
         raise UserError(f"Labels should be a matrix [images, categories]; their shape is {labels.shape}.")
     if labels.dtype == bool:
         return labels
-    wrong = (labels != -1) & (labels != 0) & (labels != 1)  # np.isin takes twenty times as long
+    wrong = (labels != ABSENT) & (labels != UNKNOWN) & (labels != PRESENT)  # np.isin takes twenty times as long
     if wrong.any():
         image, category = np.argwhere(wrong)[0]
         found = labels[image, category]
         raise UserError(f"Labels are 1, 0 or -1; found {found} at image {image}, category {category} (counted from 0).")
-    return labels == 1
+    return labels == PRESENT
 
 
 def _draw(shape: tuple[int, ...], seed: int) -> np.ndarray:

@@ -6,13 +6,14 @@ import json
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from fewtags.atomic import atomic_write
 from fewtags.data.aliases import fold
 from fewtags.errors import UserError
+from fewtags.wording import singulars
 
 SHORTEST_TYPO = 5  # letters; shorter words have too many neighbours (cat, car, bat)
 SERIES = 20  # more words of one form than this are a series of names, not typos
@@ -39,7 +40,7 @@ def propose_merges(counts: Mapping[str, int]) -> list[Proposal]:
     found: dict[str, Proposal] = {}
     for reason, sure, pairs in (
         ("spaces, punctuation or accents", True, _equal(counts, _without_marks)),
-        ("plural", True, _equal(counts, lambda tag: _singular(_without_marks(tag)))),
+        ("plural", True, _equal(counts, _singular_in(counts))),
         ("one letter", False, _one_letter_apart(counts)),
     ):
         for pair in pairs:
@@ -107,14 +108,17 @@ def _without_marks(tag: str) -> str:
     return " ".join(re.sub(r"[\W_]+", " ", plain).split()) or fold(tag)
 
 
-def _singular(tag: str) -> str:
-    """The English singular, by the usual endings of the last word."""
-    for ending, instead in (("ies", "y"), ("ches", "ch"), ("shes", "sh"), ("sses", "ss"), ("xes", "x")):
-        if tag.endswith(ending) and len(tag) > len(ending) + 1:
-            return tag.removesuffix(ending) + instead
-    if tag.endswith("s") and not tag.endswith(("ss", "us", "is")) and len(tag) > 3:
-        return tag[:-1]
-    return tag
+def _singular_in(tags: Iterable[str]) -> Callable[[str], str]:
+    """What a tag is in the singular, if that is a tag too. Words in -ss, -us and -is are seldom plurals."""
+    there = {_without_marks(tag) for tag in tags}
+
+    def singular(tag: str) -> str:
+        plain = _without_marks(tag)
+        if len(plain) <= 3 or plain.endswith(("ss", "us", "is")):
+            return plain
+        return next((form for form in singulars(plain) if form in there), plain)
+
+    return singular
 
 
 def _one_letter_apart(counts: Mapping[str, int]) -> Iterator[tuple[str, str]]:

@@ -125,9 +125,8 @@ def is_mean(name: str) -> bool:
 
 def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.device, log: RunLog) -> Run:
     torch.manual_seed(config.seed)
-    problem = make_problem(
-        config.head_name, config.words, data.train.categories, data.train.labels, data.train.name, config.seed
-    )
+    train = data.train
+    problem = make_problem(config.head_name, config.words, train.categories, train.labels, config.seed, train.english)
     learner = build_learner(config, problem).to(device)
     if learner.model.head.needs_labels and not has_labels(data):
         raise DataError(nothing_known(config, data, learner.model.head))
@@ -225,6 +224,7 @@ def build_learner(config: RunConfig, problem: Problem) -> Learner:
         problem.num_categories,
         problem.words,
         categories=problem.categories,
+        english=problem.english,
     )
     model.head.initialise(problem)
     kind = objective_class(config.method_name)

@@ -34,7 +34,10 @@ def about_names(facts: FitFacts) -> list[str]:
     """How many names are known, and how the doubtful ones were matched: those that fit their images least."""
     if facts.num_named is None:
         return []
-    sentence = f"Names: {facts.num_named} of {len(facts.known_positives)} are known to the backbone's classifier."
+    number = len(facts.known_positives)
+    sentence = f"Names: {facts.num_named} of {number} are known to the backbone's classifier."
+    if 2 * facts.num_named < number:
+        sentence += " If they are not English, an alias file can say what they are (names: {Hund: dog})."
     if len(facts.name_matches) <= MOST_NAMES:
         return [sentence, *(f"  {match}" for match in facts.name_matches)]
     about = "names.txt in the run's folder says what each was taken for."

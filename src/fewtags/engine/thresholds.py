@@ -39,7 +39,7 @@ def f1_thresholds(probabilities: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 def known_positive_thresholds(probabilities: np.ndarray, labels: np.ndarray, strength: float = 5.0) -> np.ndarray:
     """[C] half the mean probability of known positives, shrunk towards the mean over categories if there are few."""
-    known = labels == 1
+    known = labels == PRESENT
     if not known.any():
         return np.full(labels.shape[1], 0.5)
     overall = probabilities[known].mean()

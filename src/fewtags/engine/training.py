@@ -33,7 +33,7 @@ from fewtags.engine.settled import settle
 from fewtags.engine.start import start_head
 from fewtags.engine.thresholds import choose_thresholds
 from fewtags.errors import DataError, Interrupted, RunFailed, UserError
-from fewtags.labels import ABSENT, UNKNOWN
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.locks import only_process_in
 from fewtags.loggers import Logger
 from fewtags.methods import objective_class
@@ -247,8 +247,8 @@ def judge_decisions(truth: np.ndarray | None, batch: Batch, decisions: dict[str,
         return {}
     counts = {f"{name}.count": int(mask.sum()) for name, mask in decisions.items()}
     if truth is not None:
-        present = torch.from_numpy(truth[batch.index.numpy()] == 1)
-        hidden = present & (batch.labels != 1)
+        present = torch.from_numpy(truth[batch.index.numpy()] == PRESENT)
+        hidden = present & (batch.labels != PRESENT)
         counts["hidden"] = int(hidden.sum())
         counts |= {f"{name}.right": int((mask.cpu() & hidden).sum()) for name, mask in decisions.items()}
     return counts

@@ -239,7 +239,7 @@ def decide(
     config = config.model_copy(update={"cache": config.cache.model_copy(update={"enabled": False})})
     checkpoint = load_checkpoint(file)
     fresh = config.model_copy(update={"model": config.model.model_copy(update={"pretrained": False, "weights": None})})
-    problem = make_problem(config.head_name, config.words, train.categories, train.labels, train.name, config.seed)
+    problem = make_problem(config.head_name, config.words, train.categories, train.labels, config.seed)
     learner = build_learner(fresh, problem)
     learner.model.load_state_dict(checkpoint["model"])
     learner.objective.load_state_dict(checkpoint["objective"])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fewtags.contract import Batch, Outputs, Problem, Progress, StepResult
 from fewtags.distributed import sum_across_ranks
+from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.methods.base import Objective
 from fewtags.methods.cross_image import cross_image_loss, of_all_processes, sampled_cross_image_loss
 from fewtags.methods.feature_queue import FeatureQueue, Fill
@@ -122,7 +123,7 @@ class CategoryAdaptive(Objective["CategoryAdaptive.Config"]):
 
     def observe(self, batch: Batch, outputs: Outputs, progress: Progress) -> None:
         assert outputs.features is not None
-        known = batch.labels == 1
+        known = batch.labels == PRESENT
         if self.centre is not None:
             self.centre.add(outputs.features)
         if self.whitening is not None:
@@ -183,7 +184,7 @@ class CategoryAdaptive(Objective["CategoryAdaptive.Config"]):
         decisions: dict[str, Tensor] = {}
         if not (discover or reject):
             return decisions
-        unknown = batch.labels == 0
+        unknown = batch.labels == UNKNOWN
         theta_pos, theta_neg = self.thresholds(progress)
         similarity = self.queue.mean_cosine(self._compared(outputs.features))
         if discover:
@@ -204,7 +205,7 @@ class CategoryAdaptive(Objective["CategoryAdaptive.Config"]):
         assert outputs.features is not None
         loss = sampled_cross_image_loss if self.config.csl == "sampled" else cross_image_loss
         ramp = progress.epoch_fraction if self.config.csl_ramp and progress.epoch == 0 else 1.0
-        features, positive = outputs.features, batch.labels == 1
+        features, positive = outputs.features, batch.labels == PRESENT
         if self.config.csl_gather:
             features, positive = of_all_processes(features, positive)
         return self.config.csl_weight * ramp * loss(features, positive)

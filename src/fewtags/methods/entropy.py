@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fewtags.contract import Batch, Outputs, Problem, Progress, StepResult
 from fewtags.distributed import gather_rows
+from fewtags.labels import UNKNOWN
 from fewtags.methods.elementwise import Elementwise
 from fewtags.methods.losses import assume_negative_loss
 
@@ -50,7 +51,7 @@ class EntropyMaximisation(Elementwise):
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         known = assume_negative_loss(logits, labels)
-        return torch.where(labels == 0, -self.config.alpha * entropy(logits), known)
+        return torch.where(labels == UNKNOWN, -self.config.alpha * entropy(logits), known)
 
 
 class AsymmetricPseudoLabels(EntropyMaximisation):
@@ -73,7 +74,7 @@ class AsymmetricPseudoLabels(EntropyMaximisation):
         super().__init__(config, problem, feature_dim)
         for name in ("predicted", "soft_negatives"):
             self.register_buffer(name, torch.full(problem.labels.shape, NONE, dtype=torch.half))
-        self.register_buffer("unknown", (problem.labels == 0).sum(0))
+        self.register_buffer("unknown", (problem.labels == UNKNOWN).sum(0))
 
     def start_epoch(self, progress: Progress) -> None:
         first = max(1, round(self.config.warmup * progress.num_epochs))
@@ -89,7 +90,7 @@ class AsymmetricPseudoLabels(EntropyMaximisation):
         self.soft_negatives.copy_(torch.where(chosen, self.predicted, self.soft_negatives))
 
     def observe(self, batch: Batch, outputs: Outputs, progress: Progress) -> None:
-        seen = outputs.logits.sigmoid().masked_fill(batch.labels != 0, NONE)
+        seen = outputs.logits.sigmoid().masked_fill(batch.labels != UNKNOWN, NONE)
         self.predicted[gather_rows(batch.index)] = gather_rows(seen).to(self.predicted)
 
     def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:

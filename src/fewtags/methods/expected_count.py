@@ -11,6 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fewtags.contract import Batch, Outputs, Problem, Progress, StepResult
+from fewtags.labels import UNKNOWN
 from fewtags.methods.base import Objective
 from fewtags.methods.losses import assume_negative_loss
 from fewtags.methods.role import expected_positives
@@ -39,7 +40,7 @@ class ExpectedCount(Objective["ExpectedCount.Config"]):
 
 
 def known_only(losses: Tensor, labels: Tensor) -> Tensor:
-    return losses.masked_fill(labels == 0, 0)
+    return losses.masked_fill(labels == UNKNOWN, 0)
 
 
 def count_penalty(logits: Tensor, expected: float) -> Tensor:

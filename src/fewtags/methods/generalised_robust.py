@@ -18,6 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fewtags.contract import Batch, Outputs, Progress, StepResult
+from fewtags.labels import UNKNOWN
 from fewtags.methods.base import Objective
 from fewtags.methods.elementwise import Elementwise
 from fewtags.methods.losses import assume_negative_loss
@@ -49,7 +50,7 @@ class GeneralisedRobust(Objective["GeneralisedRobust.Config"]):
 
     def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
         known = assume_negative_loss(outputs.logits, batch.labels)
-        losses = torch.where(batch.labels == 0, self._unknown(outputs.logits, progress), known)
+        losses = torch.where(batch.labels == UNKNOWN, self._unknown(outputs.logits, progress), known)
         return StepResult({"observed": self.config.loss_scale * losses.mean()})
 
     def _unknown(self, logits: Tensor, progress: Progress) -> Tensor:

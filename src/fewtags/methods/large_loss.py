@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fewtags.contract import Batch, Outputs, Problem, Progress, StepResult
 from fewtags.distributed import gather_rows
+from fewtags.labels import UNKNOWN
 from fewtags.methods.base import Objective
 from fewtags.methods.losses import assume_negative_loss
 from fewtags.settings import Settings
@@ -46,7 +47,7 @@ class LargeLoss(Objective["LargeLoss.Config"]):
     def doubted(self, batch: Batch, outputs: Outputs, progress: Progress) -> Tensor:
         losses = assume_negative_loss(outputs.logits.detach(), batch.labels)
         count = share_count(losses.numel(), progress.epoch * self.config.delta_rel)
-        return largest(losses, batch.labels == 0, count)
+        return largest(losses, batch.labels == UNKNOWN, count)
 
     def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
         """Found labels are trained as present."""
@@ -102,7 +103,7 @@ class LargeLossPermanent(LargeLoss):
         if progress.epoch == 0:
             return
         losses = assume_negative_loss(outputs.logits, batch.labels)
-        unknown = (batch.labels == 0) & ~self.corrected[batch.index]
+        unknown = (batch.labels == UNKNOWN) & ~self.corrected[batch.index]
         top = largest(losses, unknown, share_count(losses.numel(), self.config.delta_rel))
         if self.config.strict:
             top &= losses > losses.masked_fill(~top, math.inf).min()
@@ -110,7 +111,7 @@ class LargeLossPermanent(LargeLoss):
         self.corrected[gather_rows(batch.index[row]), gather_rows(category)] = True
 
     def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
-        return {"found": (batch.labels == 0) & self.corrected[batch.index]}
+        return {"found": (batch.labels == UNKNOWN) & self.corrected[batch.index]}
 
     def epoch_stats(self, progress: Progress) -> dict[str, float]:
         return {"corrected": float(self.corrected.sum())}

@@ -13,11 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fewtags.labels import PRESENT
+
 
 def assume_negative_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Binary cross-entropy; everything not known to be present counts as absent (AN, Eq. 2)."""
     logits = _at_least_single(logits)
-    return torch.where(labels == 1, F.softplus(-logits), F.softplus(logits))
+    return torch.where(labels == PRESENT, F.softplus(-logits), F.softplus(logits))
 
 
 def focal_loss(logits: Tensor, labels: Tensor, gamma: float = 2.0, alpha: float | None = None) -> Tensor:
@@ -26,11 +28,11 @@ def focal_loss(logits: Tensor, labels: Tensor, gamma: float = 2.0, alpha: float 
     `alpha` is the weight of positives, 1 - alpha that of negatives; None: both have weight 1.
     """
     logits = _at_least_single(logits)
-    signed = torch.where(labels == 1, logits, -logits)  # p_t = sigmoid(signed)
+    signed = torch.where(labels == PRESENT, logits, -logits)  # p_t = sigmoid(signed)
     loss = torch.exp(-gamma * F.softplus(signed)) * F.softplus(-signed)
     if alpha is None:
         return loss
-    return loss * torch.where(labels == 1, alpha, 1 - alpha)
+    return loss * torch.where(labels == PRESENT, alpha, 1 - alpha)
 
 
 def asymmetric_loss(
@@ -53,7 +55,7 @@ def asymmetric_loss(
     focus_neg = (source.sigmoid() - margin).clamp(min=1e-8) ** gamma_neg
     log_margin = torch.full_like(logits, math.log(margin) if margin > 0 else -math.inf)
     log_absent = torch.logaddexp(F.logsigmoid(-logits), log_margin).clamp(max=0)  # log(1 - p_m)
-    return torch.where(labels == 1, focus_pos * F.softplus(-logits), -focus_neg * log_absent)
+    return torch.where(labels == PRESENT, focus_pos * F.softplus(-logits), -focus_neg * log_absent)
 
 
 def _at_least_single(logits: Tensor) -> Tensor:

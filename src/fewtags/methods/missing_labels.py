@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fewtags.contract import Batch, Outputs, Progress, StepResult
+from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.methods.base import Objective
 from fewtags.methods.elementwise import Elementwise
 from fewtags.methods.losses import focal_loss
@@ -35,7 +36,7 @@ class Hill(Elementwise):
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         c = self.config
         p = logits.sigmoid()
-        return torch.where(labels == 1, focal_loss(logits - c.margin, labels, c.gamma), (c.peak - p) * p**2)
+        return torch.where(labels == PRESENT, focal_loss(logits - c.margin, labels, c.gamma), (c.peak - p) * p**2)
 
 
 class SelfPaced(Objective["SelfPaced.Config"]):
@@ -53,10 +54,10 @@ class SelfPaced(Objective["SelfPaced.Config"]):
 
     def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
         found = self.decide(batch, outputs, progress)["found"]
-        logits = outputs.logits - self.config.margin * (batch.labels == 1)
+        logits = outputs.logits - self.config.margin * (batch.labels == PRESENT)
         losses = focal_loss(logits, batch.labels.masked_fill(found, 1), self.config.gamma)
         return StepResult({"observed": self.config.loss_scale * losses.mean()}, decisions={"found": found})
 
     def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
         certain = outputs.logits.detach().sigmoid() > self.config.threshold
-        return {"found": (batch.labels == 0) & certain & (progress.epoch >= self.config.from_epoch)}
+        return {"found": (batch.labels == UNKNOWN) & certain & (progress.epoch >= self.config.from_epoch)}

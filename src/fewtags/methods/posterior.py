@@ -33,6 +33,7 @@ from torch import Tensor
 
 from fewtags.contract import Batch, Outputs, Problem, Progress, Start, StepResult
 from fewtags.distributed import sum_across_ranks
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.methods.base import Objective
 from fewtags.presence.observation import soften
 from fewtags.settings import Settings
@@ -81,7 +82,7 @@ class PosteriorLabels(Objective["PosteriorLabels.Config"]):
         self.totals.zero_()
 
     def observe(self, batch: Batch, outputs: Outputs, progress: Progress) -> None:
-        known, unknown = batch.labels == 1, batch.labels == 0
+        known, unknown = batch.labels == PRESENT, batch.labels == UNKNOWN
         probability = outputs.logits.sigmoid()
         sides = torch.stack([known * probability, known, unknown * probability, unknown]).sum(1)
         self.totals += sum_across_ranks(sides)
@@ -89,9 +90,9 @@ class PosteriorLabels(Objective["PosteriorLabels.Config"]):
     def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
         logits, labels = outputs.logits, batch.labels
         present = self._present(batch, outputs)
-        unknown = labels == 0
+        unknown = labels == UNKNOWN
         as_present, as_absent = F.softplus(-logits), F.softplus(logits)  # -log s, -log (1 - s)
-        losses = {"known": as_present * (labels == 1) + as_absent * (labels == -1)}
+        losses = {"known": as_present * (labels == PRESENT) + as_absent * (labels == ABSENT)}
         losses["assumed"] = as_absent * unknown * (1 - present if self.config.reject else 1)
         if self.config.discover:
             losses["discovered"] = as_present * unknown * present
@@ -102,7 +103,7 @@ class PosteriorLabels(Objective["PosteriorLabels.Config"]):
 
     @torch.no_grad()
     def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
-        return self._decisions(self._present(batch, outputs), batch.labels == 0)
+        return self._decisions(self._present(batch, outputs), batch.labels == UNKNOWN)
 
     def _present(self, batch: Batch, outputs: Outputs) -> Tensor:
         """q [B, C]; 1 or 0 for known labels."""

@@ -20,6 +20,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fewtags.contract import Batch, Outputs, Problem, Progress, StepResult
+from fewtags.labels import PRESENT
 from fewtags.methods.base import Objective
 from fewtags.methods.role import expected_positives
 from fewtags.settings import Settings
@@ -45,7 +46,7 @@ class NonNegativeRisk(Objective["NonNegativeRisk.Config"]):
     def __init__(self, config: Config, problem: Problem, feature_dim: int | None):
         super().__init__(config, problem, feature_dim)
         truly = expected_positives(problem) if config.expected_positives is None else config.expected_positives
-        known = float((problem.labels == 1).sum()) / max(1, problem.num_images)
+        known = float((problem.labels == PRESENT).sum()) / max(1, problem.num_images)
         self.register_buffer("known_proportion", torch.tensor(min(1.0, max(known, 1e-6) / truly)))
 
     def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
@@ -58,7 +59,7 @@ class NonNegativeRisk(Objective["NonNegativeRisk.Config"]):
 
     def risks(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """[C] of the positives and of the negatives; labels known to be absent are not positives of anything."""
-        known = (labels == 1) / self.known_proportion
+        known = (labels == PRESENT) / self.known_proportion
         as_present, as_absent = self._surrogate(logits), self._surrogate(-logits)
         return (known * as_present).mean(0), (as_absent - known * as_absent).mean(0)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fewtags.contract import Batch, Outputs, Problem, Progress, StepResult
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.methods.base import Objective
 from fewtags.settings import Settings
 
@@ -53,7 +54,7 @@ class Role(Objective["Role.Config"]):
         return StepResult(losses, decisions=self.decide(batch, outputs, progress))
 
     def decide(self, batch: Batch, outputs: Outputs, progress: Progress) -> dict[str, Tensor]:
-        return {"found": (batch.labels == 0) & (self.label_table[batch.index] > 0)}
+        return {"found": (batch.labels == UNKNOWN) & (self.label_table[batch.index] > 0)}
 
     def epoch_stats(self, progress: Progress) -> dict[str, float]:
         return {"estimated_positives": float(self.label_table.detach().sigmoid().sum(1).mean())}
@@ -76,7 +77,7 @@ def role_half(student: Tensor, teacher: Tensor, labels: Tensor, expected_positiv
     present, absent = student.sigmoid(), (-student).sigmoid()
     log_present, log_absent = (present + EPSILON).log(), (absent + EPSILON).log()
     target = teacher.detach().sigmoid()
-    known = (labels == 1) * log_present + (labels == -1) * log_absent
+    known = (labels == PRESENT) * log_present + (labels == ABSENT) * log_absent
     estimated = target * log_present + (1 - target) * log_absent
     surplus = present.sum(1).mean() - expected_positives
     return -(known + estimated).mean() + (surplus / labels.shape[1]) ** 2
@@ -87,9 +88,9 @@ def initial_label_table(labels: Tensor, unknown: Literal["undecided", "absent"] 
     that of 0.005 too."""
     certain, unsure = math.log(0.995 / 0.005), math.log(0.6 / 0.4)
     if unknown == "absent":
-        return torch.where(labels == 1, certain, torch.full(labels.shape, -certain))
+        return torch.where(labels == PRESENT, certain, torch.full(labels.shape, -certain))
     at_random = (2 * torch.rand(labels.shape) - 1) * unsure
-    return torch.where(labels == 0, at_random, certain * labels.float())
+    return torch.where(labels == UNKNOWN, at_random, certain * labels.float())
 
 
 def expected_positives(problem: Problem) -> float:
@@ -99,5 +100,5 @@ def expected_positives(problem: Problem) -> float:
     are completely labelled and too low otherwise: the number of missing positives cannot be inferred from the known
     ones alone.
     """
-    counts = (problem.labels == 1).sum(1).float()
+    counts = (problem.labels == PRESENT).sum(1).float()
     return float(counts[counts > 0].mean()) if (counts > 0).any() else 1.0

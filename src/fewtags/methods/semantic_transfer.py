@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fewtags.contract import Batch, Outputs, Problem, Progress, StepResult
+from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.methods.base import Objective
 from fewtags.methods.cross_image import cross_image_loss, of_all_processes, sampled_cross_image_loss
 from fewtags.methods.feature_queue import FeatureQueue
@@ -36,7 +37,7 @@ def ramp(progress: Progress) -> float:
 
 def transfer_loss(logits: Tensor, labels: Tensor, found: Tensor, others: Literal["skipped", "absent"]) -> Tensor:
     """Mean cross-entropy over known and found labels; the other unknown labels are skipped or count as absent."""
-    used = (labels != 0) | found if others == "skipped" else torch.ones_like(found)
+    used = (labels != UNKNOWN) | found if others == "skipped" else torch.ones_like(found)
     losses = assume_negative_loss(logits, labels.masked_fill(found, 1))
     return losses.masked_fill(~used, 0).sum() / used.sum().clamp(min=1)
 
@@ -71,13 +72,13 @@ class CrossImageTransfer(Objective["CrossImageTransfer.Config"]):
 
     def observe(self, batch: Batch, outputs: Outputs, progress: Progress) -> None:
         assert outputs.features is not None
-        self.queue.add(outputs.features, batch.labels == 1)
+        self.queue.add(outputs.features, batch.labels == PRESENT)
 
     def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
         assert outputs.features is not None
         labels = batch.labels
         pairs_loss = cross_image_loss if self.config.csl == "dense" else sampled_cross_image_loss
-        images = (outputs.features, labels == 1)
+        images = (outputs.features, labels == PRESENT)
         alike = pairs_loss(*(of_all_processes(*images) if self.config.csl_gather else images))
         losses = {
             "observed": self.config.loss_scale * assume_negative_loss(outputs.logits, labels).mean(),
@@ -99,7 +100,7 @@ class CrossImageTransfer(Objective["CrossImageTransfer.Config"]):
     def found(self, belief: Tensor, labels: Tensor, progress: Progress) -> Tensor:
         """Unknown labels with a belief of at least theta; none before transfer starts."""
         theta = theta_schedule(progress.epoch, self.config.discover_from_epoch)
-        return (labels == 0) & (belief >= theta) & (progress.epoch >= self.config.discover_from_epoch)
+        return (labels == UNKNOWN) & (belief >= theta) & (progress.epoch >= self.config.discover_from_epoch)
 
     def transferred(self, logits: Tensor, labels: Tensor, found: Tensor) -> Tensor:
         return self.config.loss_scale * transfer_loss(logits, labels, found, self.config.transfer_others)
@@ -128,7 +129,7 @@ class SemanticTransfer(CrossImageTransfer):
 
     def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
         across = super().loss(batch, outputs, progress)
-        present = batch.labels == 1
+        present = batch.labels == PRESENT
         scores = self.pairs(outputs.features)
         pair_losses = asymmetric_loss(scores, self.pairs.both(present), gamma_pos=1.0, gamma_neg=2.0, margin=0.05)
         mean = pair_losses.sum() / max(1, pair_losses.numel())  # a single category has no pairs
@@ -147,7 +148,7 @@ class SemanticTransfer(CrossImageTransfer):
 
     def found_within(self, scores: Tensor, batch: Batch, progress: Progress) -> Tensor:
         """From the image's own known positives: mean probability of co-occurring with them."""
-        return self.found(self.pairs.support(scores.detach(), batch.labels == 1), batch.labels, progress)
+        return self.found(self.pairs.support(scores.detach(), batch.labels == PRESENT), batch.labels, progress)
 
 
 class PairClassifier(nn.Module):

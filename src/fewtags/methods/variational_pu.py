@@ -23,6 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fewtags.contract import Batch, Outputs, Progress, StepResult
+from fewtags.labels import PRESENT
 from fewtags.methods.base import Objective
 from fewtags.settings import Settings
 
@@ -42,9 +43,9 @@ class VariationalPU(Objective["VariationalPU.Config"]):
         prior."""
 
     def loss(self, batch: Batch, outputs: Outputs, progress: Progress) -> StepResult:
-        losses = {"variational": self._variational(outputs.logits, batch.labels == 1)}
+        losses = {"variational": self._variational(outputs.logits, batch.labels == PRESENT)}
         if self.config.mixup and len(outputs.logits) > 1:
-            losses["mixup"] = self._mixed(outputs.logits, batch.labels == 1)
+            losses["mixup"] = self._mixed(outputs.logits, batch.labels == PRESENT)
         return StepResult({name: self.config.loss_scale * loss for name, loss in losses.items()})
 
     def _variational(self, logits: Tensor, known: Tensor) -> Tensor:

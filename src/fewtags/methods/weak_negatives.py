@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.methods.elementwise import Elementwise
 from fewtags.methods.losses import assume_negative_loss
 
@@ -28,7 +29,7 @@ class WeakNegatives(Elementwise):
         if weight is None:
             weight = 1 / max(1, logits.shape[1] - 1)
         losses = assume_negative_loss(logits, labels)
-        return losses.where(labels != 0, weight * losses)  # what is known to be absent counts fully
+        return losses.where(labels != UNKNOWN, weight * losses)  # what is known to be absent counts fully
 
 
 class SmoothedNegatives(Elementwise):
@@ -42,5 +43,5 @@ class SmoothedNegatives(Elementwise):
 
     def label_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         as_labelled = assume_negative_loss(logits, labels)
-        contrary = softplus((labels == 1).to(logits) * 2 * logits - logits)  # of the other label
+        contrary = softplus((labels == PRESENT).to(logits) * 2 * logits - logits)  # of the other label
         return (1 - self.config.smoothing) * as_labelled + self.config.smoothing * contrary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -46,13 +46,19 @@ class ModelConfig(Settings):
 
 
 def make_problem(
-    head_name: str, words: WordsConfig, categories: Sequence[str], labels: np.ndarray, dataset: str, seed: int = 0
+    head_name: str,
+    words: WordsConfig,
+    categories: Sequence[str],
+    labels: np.ndarray,
+    seed: int = 0,
+    english: Mapping[str, str] | None = None,
 ) -> Problem:
     """The problem as known before training; word vectors only if the head needs them."""
     vectors = None
     if head_class(head_name).spec.needs_words:
-        vectors = find_word_vectors(categories, words.source, words.dim, seed=seed)
-    return Problem(tuple(categories), torch.from_numpy(labels), vectors, dataset, seed)
+        words_of = [(english or {}).get(name, name) for name in categories]
+        vectors = find_word_vectors(words_of, words.source, words.dim, seed=seed)
+    return Problem(tuple(categories), torch.from_numpy(labels), vectors, seed, english=english or {})
 
 
 def load_backbone(backbone: Backbone, folder: Path) -> None:
@@ -79,6 +85,7 @@ def build_classifier(
     *,
     load_weights: bool = True,
     categories: Sequence[str] = (),
+    english: Mapping[str, str] | None = None,
 ) -> Classifier:
     """With the names of the `categories`, a head that uses names gets what the backbone knows about them."""
     kind = head_class(head_name)
@@ -100,7 +107,7 @@ def build_classifier(
     backbone.freeze_before(first_trained(model))
     built = kind(head, neck.num_channels, num_categories, words)
     if names != "none":
-        built.use_names(find_names(backbone.class_head, categories, None if names == "auto" else names))
+        built.use_names(find_names(backbone.class_head, categories, None if names == "auto" else names, english))
         backbone.class_head = None
     return Classifier(backbone, neck, built)
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from fewtags.contract import Outputs, Problem, WordVectors
 from fewtags.errors import UserError
+from fewtags.labels import PRESENT
 from fewtags.models.decoupling import SemanticDecoupling
 from fewtags.models.heads import BiasInit, Head, HeadSpec, initial_bias
 from fewtags.settings import Settings
@@ -29,7 +30,7 @@ MOST_CATEGORIES = 20_000  # two matrices of 1.6 GB
 
 def cooccurrence(labels: Tensor) -> Tensor:
     """[C, C] share of the images known to show category i that are known to show j too; zeros if none shows i."""
-    present = (labels == 1).float()
+    present = (labels == PRESENT).float()
     together = present.T @ present  # n_ij
     return together / together.diagonal().clamp(min=1)[:, None]
 

@@ -93,14 +93,20 @@ class NameScorer(nn.Module):
 
 
 def find_names(
-    source: ClassHead | TextTower | None, categories: Sequence[str], overrides: Overrides | str | Path | None = None
+    source: ClassHead | TextTower | None,
+    categories: Sequence[str],
+    overrides: Overrides | str | Path | None = None,
+    english: Mapping[str, str] | None = None,
 ) -> NameScorer | None:
     """The name scores of a backbone (its `class_head`), or None if it has no named classes or knows none of the names.
 
-    `overrides` is a user's file (or its content) that says what individual tags mean.
+    `overrides` is a user's file (or its content) that says what individual tags mean. What it does not say, the
+    `english` names of tags in other languages do.
     """
     meanings = read_overrides(overrides) if isinstance(overrides, (str, Path)) else dict(overrides or {})
     check_tags(meanings, categories)
+    translations = {tag: {"synonym": word} for tag, word in (english or {}).items() if tag in categories}
+    meanings = {**translations, **meanings}
     if source is None or not categories:
         return None
     if isinstance(source, ClassHead):

@@ -13,13 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fewtags.wording import singulars
+
 FILE = Path(__file__).with_name("nouns.npz")
 _NOT_LETTERS = str.maketrans("", "", " _-'.,/")
-
-_ENDINGS = (  # of plurals, and what they are in the singular
-    ("ies", "y"), ("men", "man"), ("ves", "f"), ("ches", "ch"), ("shes", "sh"), ("ses", "s"), ("xes", "x"),
-    ("zes", "z"), ("s", ""),
-)  # fmt: skip
 
 
 def squash(name: str) -> str:
@@ -82,10 +79,9 @@ class Nouns:
         return senses[int(parts[2]) - 1] if 0 < int(parts[2]) <= len(senses) else None
 
     def singulars(self, name: str) -> list[str]:
-        """Possible singulars of a name: irregular forms that WordNet lists, then endings removed."""
+        """Possible singulars of a name: the irregular form that WordNet lists, then those by its ending."""
         irregular = self._irregular.get(squash(name))
-        regular = [name.removesuffix(plural) + one for plural, one in _ENDINGS if name.endswith(plural)]
-        return [form for form in ([irregular] if irregular else []) + regular if len(form) > 1]
+        return [*([irregular] if irregular else []), *singulars(name)]
 
     def _lemmas_of(self, name: str) -> list[int]:
         key = squash(name)

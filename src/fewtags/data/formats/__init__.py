@@ -142,7 +142,13 @@ def read_annotations(
     settings = chosen.options.parse(options, f"Format '{chosen.name}'", owners(chosen))
     annotations = with_detections(grouped(chosen.read(source, settings, images), settings), settings)
     annotations.notes[:] = map(printable, annotations.notes)  # they may quote anything that a file holds
-    return split_by_lists(annotations, settings)
+    return split_by_lists(translated(annotations, settings), settings)
+
+
+def translated(annotations: Annotations, options: ReadOptions) -> Annotations:
+    """With the English names of its categories that an alias file gives."""
+    english = options.tag_rules().aliases.english(annotations.categories)
+    return replace(annotations, english=english) if english else annotations
 
 
 def grouped(annotations: Annotations, options: ReadOptions) -> Annotations:

@@ -109,10 +109,6 @@ class Rewritten:
     options: dict[str, Any] = field(default_factory=dict)  # options to read it back with
     unwritten: list[Change] = field(default_factory=list)  # what this layout cannot express
 
-    @property
-    def is_folder(self) -> bool:
-        return isinstance(self.content, dict)
-
     def write(self, place: Path, images: Annotations) -> None:
         """Write to a file or folder that does not exist yet. A folder gets the `images` too, as links if possible:
         their text files mean nothing without them."""

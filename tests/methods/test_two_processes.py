@@ -1,14 +1,12 @@
-"""Batch norm over two processes is that of one on the joint batch, forwards and backwards."""
+"""The gradients of two processes are those of one on the joint batch, also of a loss over pairs of their images."""
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from timm.layers import BatchNormAct2d
 from torch import nn
 
 from fewtags import distributed
@@ -17,7 +15,7 @@ from fewtags.methods.cross_image import cross_image_loss, of_all_processes
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1), BatchNormAct2d(4))
+    return nn.Sequential(nn.Conv2d(3, 4, 1), nn.Tanh(), nn.Conv2d(4, 4, 1))
 
 
 def images() -> torch.Tensor:
@@ -42,18 +40,14 @@ def learn(model: nn.Module, wrapped: nn.Module, share: slice, gather: bool) -> d
 def one_rank(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
-    model = distributed.join_batch_norm(network(), "cpu")
+    model = network()
     share = slice(0, 2) if rank == 0 else slice(2, 5)
     found = learn(model, distributed.wrap(model), share, gather=True)
     torch.save(found, f"{folder}/{rank}.pt")
-    twin = copy.deepcopy(model)  # as an average of weights is kept: it must not look at the first one's statistics
-    before = twin.eval()(images())
-    nn.init.zeros_(model[1].running_mean)
-    assert torch.equal(twin(images()), before)
     dist.destroy_process_group()
 
 
-def test_two_processes_normalise_as_one(tmp_path: Path):
+def test_two_processes_learn_as_one(tmp_path: Path):
     mp.spawn(one_rank, (str(tmp_path),), nprocs=2)
     model = network()
     expected = learn(model, model, slice(None), gather=False)
