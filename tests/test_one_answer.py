@@ -72,7 +72,7 @@ def test_discover_predict_and_review_give_an_unknown_label_the_same_probability(
     assert len(found) == (images.labels == UNKNOWN).sum()
     rows = {image: row for row, image in enumerate(images.images)}
     for column, tag in enumerate(images.categories):
-        page, decided = session.chances(column).missing, session.decided(column)
+        page, decided = session.ranker.chances(column).missing, session.state.is_decided(column)
         mine = {image: value for (image, name), value in found.items() if name == tag and not decided[rows[image]]}
         assert len(mine) > 20
         for image, value in mine.items():

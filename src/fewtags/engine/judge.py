@@ -160,8 +160,8 @@ class Judge:
         unknown = torch.from_numpy(self.labels[rows, column] == UNKNOWN)
         odds = torch.where(unknown, answers.if_unknown(base, column), answers.present(base, column))
         inputs, present = self.model.inputs(self.unit_features(rows)), torch.from_numpy(decided == PRESENT)
-        sample = answers.if_unknown(self._odds_of_sample[:, column], column)
-        return self._kept.learn(inputs, present, odds, sample, start)
+        sample = answers.if_unknown(self.odds_of_sample[:, column], column)
+        return self.kept.learn(inputs, present, odds, sample, start)
 
     def _with_earlier(
         self, rows: np.ndarray, columns: np.ndarray, decided: np.ndarray, only: int | None = None
@@ -182,11 +182,11 @@ class Judge:
         return unit_features @ self.model.lesson_weights.T + self.model.lesson_bias
 
     @cached_property
-    def _kept(self) -> Kept:
+    def kept(self) -> Kept:
         return self.model.kept()
 
     @cached_property
-    def _odds_of_sample(self) -> Tensor:
+    def odds_of_sample(self) -> Tensor:
         """[S, C] of the images that lessons keep in place."""
         sample = self.model.sample.float()
         names = None if self.name_scorer is None else self.name_scorer(sample)
