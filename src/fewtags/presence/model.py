@@ -262,12 +262,11 @@ class Presence(nn.Module):
         slopes = [USUAL_SLOPE]
         if images.names is not None:
             slopes.append(USUAL_NAME_SLOPE)
-            # The less the labels say about a category, the more its name does.
-            images = replace(images, names=images.names * (2 - images.ridge.reliability))
+            images = replace(images, names=images.names * weight_of_names(images.ridge.reliability))
         theta, shared = self._regress(images, slopes, known_proportion)
         self._set(theta, shared)
         if images.names is not None:
-            more = 2 - images.ridge.reliability
+            more = weight_of_names(images.ridge.reliability)
             has_labels = images.ridge.reliability > 0
             slope = torch.where(has_labels, theta[:, 1].float(), 1.0)
             self.slope.copy_(slope.clamp(min=_LEAST_SLOPE))
@@ -411,6 +410,11 @@ class Presence(nn.Module):
             state.setdefault(prefix + name, value)
         self.sample = torch.empty_like(state[prefix + "sample"], device=self.sample.device)  # as many as were saved
         super()._load_from_state_dict(state, prefix, *more)
+
+
+def weight_of_names(reliability: Tensor) -> Tensor:
+    """[C] the less the labels say about a category, the more its name does."""
+    return 2 - reliability
 
 
 def sample_rows(number: int) -> Tensor:
