@@ -17,7 +17,7 @@ HEAVY = ("torch", "timm", "torchvision", "numpy", "PIL", "yaml", "rich", "fewtag
 
 def test_the_commands_are_these():
     assert set(COMMANDS) == {
-        "demo", "check", "prepare", "train", "evaluate", "predict", "cache", "untag", "discover", "apply", "compare",
+        "demo", "check", "prepare", "train", "evaluate", "predict", "update", "cache", "untag", "discover", "apply", "compare",
         "explain", "export", "audit", "review", "serve", "bench", "report", "methods", "doctor",
     }  # fmt: skip
 

@@ -341,6 +341,42 @@ def predict(
 
 
 @app.command()
+@grouped
+def update(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    photos: Annotated[list[Path], typer.Argument(help="The archive: folders of photos, or photos.")],
+    *,
+    write: Annotated[
+        str | None, typer.Option(help="Write the tags of new photos: xmp (sidecars of photos) or sidecar (.txt files).")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", help="Option of --write, for example -o marker=auto.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A .csv or .jsonl file of the new photos' tags.")] = None,
+    thresholds: ThresholdOptions,
+    machines: ClusterOptions,
+    quiet: Quiet = False,
+) -> None:
+    """Let a run follow its archive: learn new tags, and tag new and changed photos.
+
+    Photos that are known cost nothing, and without changes the command ends at once: run it every night, with --quiet,
+    which prints only problems. Killed at any moment, the next update goes on where it was.
+    """
+    from fewtags.commands.update import Tagging, paragraph
+    from fewtags.commands.update import update as follow
+
+    tagging = Tagging(write, named_values(option), out, thresholds.arguments())
+    if option and write is None:
+        raise UserError("--option needs --write; say where the tags go, for example --write xmp.")
+    with machines.joined():
+        done = follow(run, photos, tagging, quiet=quiet)
+    for problem in done.problems:
+        _warn(problem)
+    if not quiet:
+        paragraph(done, print)
+
+
+@app.command()
 def cache(
     folder: Annotated[
         Path | None, typer.Argument(help="A run's cache.folder (default: the one in your own cache folder).")
@@ -640,7 +676,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port.")] = 8000,
     batch_size: Annotated[int, typer.Option(min=1, help="Largest batch.")] = 16,
-    queue: Annotated[int, typer.Option(min=1, help="Images that may wait; above that, requests get 429.")] = 128,
+    queue: Annotated[int, typer.Option(min=1, help="Images that may wait; above that, requests get 429.")] = 96,
     max_bytes: Annotated[int, typer.Option(min=1, help="Largest request body in bytes.")] = 20 * 1024**2,
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest image in pixels.")] = 50_000_000,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds before a request times out.")] = 30.0,

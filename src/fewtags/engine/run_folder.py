@@ -103,6 +103,11 @@ class RunFolder:
         return self.path / "review"
 
     @property
+    def update(self) -> Path:
+        """What `fewtags update` has seen, and the run that it is making."""
+        return self.path / "update"
+
+    @property
     def outputs(self) -> Path:
         """Logits and pooled features of its images, cached for `fewtags discover`."""
         return self.path / "outputs"
