@@ -38,3 +38,11 @@ def test_the_tree_is_up_to_date():
     spec.loader.exec_module(tool)
     assert tool.with_tree(PAGE) == PAGE, "run: python tools/make_tree.py"
     assert "  contract.py                   The types that data, models and methods exchange" in PAGE
+
+
+def test_the_notes_on_the_paper_are_numbered_in_order():
+    text = (PROJECT / "docs" / "paper-notes.md").read_text(encoding="utf-8")
+    numbers = [int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    named = {int(number) for number in re.findall(r"[Nn]otes? (\d+)", text)}
+    assert named <= set(numbers)
