@@ -140,6 +140,21 @@ def demo(
 
 
 @app.command()
+def example(
+    folder: Annotated[Path, typer.Argument(help="Folder to create.")] = Path("example"),
+    seed: Annotated[int, typer.Option(help="Another seed draws other pictures.")] = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Make a small photo archive to try every command on: drawn pictures with keywords in the files.
+
+    Needs no network: a small backbone for such drawings is part of fewtags.
+    """
+    from fewtags.commands.example import make_example
+
+    print("\n".join(make_example(folder, seed, quiet=quiet)))
+
+
+@app.command()
 @grouped
 def check(
     data: Data,
