@@ -325,7 +325,7 @@ class Tagger:
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
     def add_tag(self, name: str, images: Images, *, examples: Any) -> NewTag:
-        """A tag that nobody had, from pictures that have it: ranks `images` (or their features), and learns from answers.
+        """A tag that nobody had, from pictures that have it: ranks `images` or their features, learns from answers.
 
         tag = tagger.add_tag("lighthouse", features, examples=["tower.jpg"])
         row = tag.next()[0]                    # what to ask about

@@ -181,19 +181,20 @@ def decided_under_their_names(
         if not after.deleted and after.name == before:
             continue
         yield DecidedLabel("", before, UNKNOWN, tag_is="gone")
-        labels = given.labels[:, given.categories.index(before)] if before in given.categories else []
-        for image, label in zip(given.images, labels, strict=False):
+        if before not in given.categories:  # of a run before the labels were kept
+            continue
+        for image, label in zip(given.images, given.labels[:, given.categories.index(before)], strict=True):
             if label != UNKNOWN:
                 yield DecidedLabel(image, before, UNKNOWN)
                 if not after.deleted:
                     yield DecidedLabel(image, after.name, int(label), tag_is=new_or_not(after.name, categories))
     for decision in standing:
         column = book.decided.get(decision.id)
-        tag = None if column is None else book.tags[book.final(column)]
-        if tag is None:
+        now = None if column is None else book.tags[book.final(column)]
+        if now is None:
             yield plain(decision)
-        elif not tag.deleted:
-            yield replace(plain(decision), tag=tag.name, tag_is=new_or_not(tag.name, categories))
+        elif not now.deleted:
+            yield replace(plain(decision), tag=now.name, tag_is=new_or_not(now.name, categories))
 
 
 def new_or_not(name: str, categories: Sequence[str]) -> str:
