@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
-pytest.importorskip("playwright", reason="playwright is not installed (extra: dev)")
+pytest.importorskip("playwright", reason="playwright is not installed (extra: browser)")
 
 from made_server import ProcessServer, ThreadServer
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
