@@ -73,11 +73,26 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
         content_hash=pictures.content_hash,
         word=lambda text: phrases.find(text).scores,
     )
-    search = Search(
-        features, readable, phrase=phrases.find, features_of=lambda contents: pooled_features(saved, opened(contents))
-    )
+    search = make_search(saved, features, readable, phrases)
     about = {"run": name, "folder": str(run), "method": config.method_name, "reviewer": reviewer}
     return Review(session, search, pictures, HeatMaps(saved, pictures), about, has_changed(run, annotations))
+
+
+def open_search(run: Path, *, quiet: bool = False) -> tuple[Search, Annotations]:
+    """To find images of a run without reviewing it."""
+    config, saved = load_run_config(run), load_model(run)
+    annotations, _ = images_with_unknown_tags(prepare_data(config.data, config.seed))
+    outputs = model_outputs(saved, annotations, config=config, quiet=quiet)
+    features = outputs.unit_features(np.arange(len(outputs)))
+    phrases = phrases_of(saved, config, annotations, features)
+    return make_search(saved, features, outputs.readable, phrases), annotations
+
+
+def make_search(saved: SavedModel, features: Tensor, readable: np.ndarray, phrases: Phrases) -> Search:
+    def features_of(contents: Sequence[bytes]) -> Tensor:
+        return pooled_features(saved, opened(contents))
+
+    return Search(features, readable, phrase=phrases.find, features_of=features_of)
 
 
 def opened(contents: Sequence[bytes]) -> list[Picture]:
