@@ -16,10 +16,8 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.images import open_image
 from fewtags.data.inputs import Picture
 from fewtags.data.prepare import prepare_data
-from fewtags.discovery import images_with_unknown_tags
 from fewtags.engine.features import cache_root
-from fewtags.engine.judge import Judge
-from fewtags.engine.model_outputs import model_outputs
+from fewtags.engine.own_images import OwnImages
 from fewtags.engine.prediction import pooled_features
 from fewtags.engine.record import load_run_config
 from fewtags.engine.run_folder import RunFolder
@@ -52,9 +50,9 @@ class Review:
 def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet: bool = False) -> Review:
     """Works for runs of any method. The features are computed on first use, which takes a while."""
     config, saved = load_run_config(run), load_model(run)
-    annotations, _ = images_with_unknown_tags(prepare_data(config.data, config.seed))
-    outputs = model_outputs(saved, annotations, config=config, quiet=quiet)
-    judge = Judge.of(outputs, annotations.labels, saved.classifier.head)
+    own = OwnImages.of(prepare_data(config.data, config.seed))
+    annotations = own.annotations
+    outputs, judge = own.judge(saved, config, quiet=quiet)
     readable = outputs.readable
     file = decisions_file(run)
     store = DecisionStore(file if has_decisions(run) or not read_only else None, read_only=read_only)
