@@ -289,8 +289,7 @@ class Tagger:
     def features(self, images: Images, *, return_paths: bool = False) -> Any:
         """[N, D] unit-length features, for `relabel` and `rerank`; with `return_paths` also the paths of their images.
 
-        An unreadable image has no row: a warning names it, and the rows after it move up. To know
-        which row is which, ask for the paths.
+        Unreadable images are skipped with a warning, so row 5 may not be image 5: the paths say which is which.
         """
         chosen, unreadable = every_image(images), dict[int, str]()
         features = pooled_features(self._fitted(), chosen, device=self.device, unreadable=unreadable)
