@@ -13,7 +13,7 @@ the known labels. It comes from the closed form on the pooled features (`engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ import torch
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import RunData
 from fewtags.engine.judge import Judge
-from fewtags.engine.model_outputs import ModelOutputs, model_outputs
+from fewtags.engine.model_outputs import ModelOutputs
+from fewtags.engine.own_images import Decisions, OwnImages
 from fewtags.engine.record import load_run_config, load_run_data
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import UserError
@@ -119,9 +120,6 @@ class Discovery:
     expected: float  # present labels among all unknown ones: an estimate
 
 
-Decisions = Mapping[tuple[str, str], int]  # (image, category) -> 1 present, 0 unsure, -1 absent
-
-
 LIKELY = 0.5  # what is more likely right than wrong is a suggestion
 
 
@@ -163,10 +161,7 @@ def chances(judge: Judge, outputs: ModelOutputs, rows: np.ndarray, own: bool) ->
     """[M, C] P(present | unknown) and P(present) of some images."""
     if own:
         return judge.hidden(rows), judge.present(rows)
-    model, features = judge.model, outputs.unit_features(rows)
-    names = None if judge.name_scorer is None else judge.name_scorer(features)
-    odds = model.base_odds(model.scores(features, names))
-    return model.answers.if_unknown(odds).sigmoid().numpy(), model.answers.present(odds).sigmoid().numpy()
+    return judge.elsewhere(outputs.unit_features(rows))
 
 
 # --- a run ---
@@ -225,40 +220,24 @@ def open_run(
     *,
     data: RunData | None = None,
     moved_to: Path | None = None,
+    decided: Decisions | None = None,
     device: str = "auto",
     quiet: bool = False,
 ) -> OpenRun:
-    """Run the model on all images of a run. Its outputs are cached in the run's folder.
+    """A run's images, judged by their labels and by what was `decided` in a review of it.
 
     `moved_to` is where its images are now, if they were moved.
     """
     saved, config = load_model(folder), load_run_config(folder)
-    annotations, truth = images_with_unknown_tags(load_run_data(folder, moved_to) if data is None else data)
-    if not (annotations.labels == PRESENT).any():
+    own = OwnImages.of(load_run_data(folder, moved_to) if data is None else data)
+    if not (own.annotations.labels == PRESENT).any():
         raise UserError(
             f"{folder} was trained without any tag, so every tag is missing; `fewtags predict` lists what the names "
             "find, and `fewtags review` asks about it."
         )
-    outputs = model_outputs(saved, annotations, config=config, device=device, quiet=quiet)
-    judge = Judge.of(outputs, annotations.labels, saved.classifier.head)
-    return OpenRun(saved, annotations, truth, outputs, judge, judge.learn([], [], []), folder)
-
-
-def images_with_unknown_tags(data: RunData) -> tuple[Annotations, np.ndarray | None]:
-    """The training images and all others that are partly labelled, and the complete labels if they are known."""
-    others = [part for part in (data.val, data.test) if part is not None and not part.complete]
-    if not others:
-        return data.train, data.truth
-    parts = [data.train, *others]
-    return (
-        replace(
-            data.train,
-            images=[image for part in parts for image in part.images],
-            labels=np.concatenate([part.labels for part in parts]),
-            splits=np.concatenate([part.splits for part in parts]),
-        ),
-        None,
-    )
+    outputs, judge = own.judge(saved, config, device=device, quiet=quiet)
+    answers = own.take(judge, decided or {})
+    return OpenRun(saved, own.annotations, own.truth, outputs, judge, answers, folder)
 
 
 # --- evidence ---

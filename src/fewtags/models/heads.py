@@ -78,6 +78,15 @@ class Head(nn.Module, Generic[C]):
         """[C] if its start chose them by leave-one-out and nothing is trained afterwards."""
         return None
 
+    @property
+    def name_scorer(self) -> NameScorer | None:
+        """What it was given by `use_names`."""
+        return None
+
+    def name_scores(self, unit_features: Tensor) -> Tensor | None:
+        """[N, C] what the names say about images with these features of length 1 [N, D]; None without names."""
+        return None
+
     def initialise(self, problem: Problem) -> None:
         """Called before a new or resumed run: sets what depends on the training labels, such as initial biases. A
         model that only predicts has it in its saved state."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
+from fewtags.data.agreement import is_disputed
 from fewtags.labels import PRESENT, UNKNOWN
-from fewtags.review.agreement import in_dispute
 from fewtags.review.labels import LabelState
 from fewtags.review.ranker import LIKELY, Ranker
 
@@ -102,7 +102,7 @@ class Queues:
 
     def disputed(self, column: int) -> list[int]:
         """The rows about which two reviewers disagree and no third has decided."""
-        return in_dispute(self.state, column)
+        return [row for (row, of), said in self.state.opinions() if of == column and is_disputed(said)]
 
     def _filter(self, column: int, view: View, worth: np.ndarray) -> np.ndarray:
         low, high = view.lowest, view.highest
