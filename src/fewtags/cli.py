@@ -632,6 +632,31 @@ def export(
 
 
 @app.command()
+def search(
+    run: AnyRun,
+    like: Annotated[
+        list[Path] | None, typer.Option(help="An image file that shows what is looked for; may be repeated.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="A word or phrase, where the run's backbone knows words.")] = None,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="List so many.")] = 20,
+    csv: Annotated[Path | None, typer.Option(help="Also write them to this CSV file.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Find images of a run by example or by a phrase.
+
+    The first step to a tag that nobody has given yet: `fewtags review RUN` searches the same way, and its "+ Tag" makes
+    a tag of what was found.
+    """
+    from fewtags.commands.search import search as find
+
+    found = find(run, like=like or [], text=text, number=number, quiet=quiet)
+    print("\n".join(found.lines()))
+    if csv is not None:
+        found.write(csv)
+        print(csv)
+
+
+@app.command()
 def audit(
     run: AnyRun,
     questions: Annotated[

@@ -76,26 +76,26 @@ class LabelTable:
 
 
 class BestLabels:
-    """The `limit` labels of highest worth among all added; never holds much more than twice that many."""
+    """The `limit` labels of highest score among all added; never holds much more than twice that many."""
 
     def __init__(self, limit: int):
         self.limit, self.num_added = limit, 0
         self.columns: list[list[np.ndarray]] = [[], [], [], []]
         self.held = 0
 
-    def add(self, rows: np.ndarray, columns: np.ndarray, probabilities: np.ndarray, worth: np.ndarray) -> None:
+    def add(self, rows: np.ndarray, columns: np.ndarray, probabilities: np.ndarray, score: np.ndarray) -> None:
         self.num_added += len(rows)
         self.held += len(rows)
-        for held, values in zip(self.columns, (rows, columns, probabilities, worth), strict=True):
+        for held, values in zip(self.columns, (rows, columns, probabilities, score), strict=True):
             held.append(values)
         if self.held > 2 * max(self.limit, 100_000):
             self._shrink()
 
     def _shrink(self) -> None:
-        rows, columns, probabilities, worth = (np.concatenate(held) for held in self.columns)
+        rows, columns, probabilities, score = (np.concatenate(held) for held in self.columns)
         # Ties are broken by row and category, so the result does not depend on the chunks.
-        order = np.lexsort((columns, rows, -worth))[: self.limit]
-        self.columns = [[values[order]] for values in (rows, columns, probabilities, worth)]
+        order = np.lexsort((columns, rows, -score))[: self.limit]
+        self.columns = [[values[order]] for values in (rows, columns, probabilities, score)]
         self.held = len(order)
 
     def table(self) -> LabelTable:

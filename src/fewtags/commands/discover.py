@@ -89,11 +89,11 @@ def other_images(
     categories: list[str], data: Path, tags: Path | None, format: str, options: dict[str, Any]
 ) -> Annotations:
     """Images with their tags, or without any if DATA is just a folder of images."""
-    told = tags is not None or options or format != "auto"
+    says_how_to_read = tags is not None or options or format != "auto"
     try:
         return in_model_order(read_annotations(data, tags=tags, format=format, **options), categories, data)
     except UserError:
-        if told or not data.exists():
+        if says_how_to_read or not data.exists():
             raise
     files = [str(file) for file in find_images([data])]
     labels = np.zeros((len(files), len(categories)), dtype=np.int8)

@@ -171,9 +171,9 @@ def scores_json(evaluation: Evaluation) -> str:
 
 def render_scores(evaluation: Evaluation, per_category: bool) -> str:
     scores, categories = evaluation.scores, evaluation.categories
-    left_out = scores.num_categories_left_out
+    excluded = scores.num_categories_left_out
     images = f"{plural(scores.num_images, 'image')}, {plural(len(categories), 'category', 'categories')}"
-    images += f" ({left_out} without positives excluded)" if left_out else ""
+    images += f" ({excluded} without positives excluded)" if excluded else ""
     lines = [*estimate_lines(evaluation.estimates), ""] if evaluation.estimates is not None else []
     if evaluation.typed_only:
         lines += [images, *given_tag_lines(scores)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fewtags.data.agreement import Agreement
 from fewtags.data.annotations import Annotations
 from fewtags.data.decisions import latest, read_decisions
 from fewtags.data.prepare import measurable
@@ -34,6 +35,7 @@ class Review:
     confirmed: int  # given tags that are right
     refuted: int  # suggestions that are wrong
     unsure: int
+    agreement: str = ""  # of several reviewers, as a sentence
 
     @property
     def tags(self) -> set[str]:
@@ -146,13 +148,20 @@ def review_of(folder: Path) -> Review | None:
     rows = {image: row for row, image in enumerate(given.images)}
     columns = {name: column for column, name in enumerate(given.categories)}
     kinds: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)  # (label before, label now) -> tags
-    for (image, tag), decision in latest(read_decisions(file)).items():
+    decisions = read_decisions(file)
+    opinions: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
+    for decision in decisions:
+        opinions[decision.image, decision.tag].append((decision.reviewer, decision.label))
+    for (image, tag), decision in latest(decisions).items():
         if image in rows and tag in columns:
             kinds[int(given.labels[rows[image], columns[tag]]), decision.label][tag] += 1
+        elif image in rows and decision.tag_is == "new":
+            kinds[UNKNOWN, decision.label][tag] += 1
     return Review(
         found=dict(kinds[UNKNOWN, PRESENT].most_common()),
         removed=dict(kinds[PRESENT, ABSENT].most_common()),
         confirmed=kinds[PRESENT, PRESENT].total(),
         refuted=kinds[UNKNOWN, ABSENT].total(),
         unsure=sum(counts.total() for (_, now), counts in kinds.items() if now == UNKNOWN),
+        agreement=Agreement.of(opinions.values()).words,
     )

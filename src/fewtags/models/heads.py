@@ -42,8 +42,8 @@ class HeadSpec:
     uses_names: bool = False  # the category names, in `use_names`, if its setting `names` allows it
     needs_start: bool = False  # a pass over the training images before the first epoch
     starts_plain: bool = True  # that pass is without augmentation; otherwise as in the first epoch
-    assumes_random_labels: bool = False  # at the start; `relabel` is then told of labels decided in a review
-    looks_at_the_average: bool = False  # of the map only, so nothing else has to be cached
+    assumes_random_labels: bool = False  # so it starts without labels decided in a review; `relabel` adds them later
+    looks_at_the_average: bool = False  # it uses only the average of the map, so nothing else has to be cached
     settles: bool = False  # its first part is fixed after the start, and computed once instead of in every epoch
     calibrated: bool = False  # its start gives probabilities of presence, not of being known to be present
 
@@ -65,6 +65,10 @@ class Head(nn.Module, Generic[C]):
 
     def __init__(self, config: C, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__()
+        if self.spec.needs_words and words is None:
+            raise UserError(
+                f"{type(self).__name__} needs word vectors of the categories; build the problem with `words`."
+            )
         self.config = config
         self.in_channels, self.num_categories = in_channels, num_categories
 

@@ -17,6 +17,7 @@ from fewtags.data.images import open_image
 from fewtags.data.inputs import Picture
 from fewtags.data.prepare import prepare_data
 from fewtags.engine.features import cache_root
+from fewtags.engine.model_outputs import model_outputs
 from fewtags.engine.own_images import OwnImages
 from fewtags.engine.prediction import pooled_features
 from fewtags.engine.record import load_run_config
@@ -50,7 +51,8 @@ class Review:
 def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet: bool = False) -> Review:
     """Works for runs of any method. The features are computed on first use, which takes a while."""
     config, saved = load_run_config(run), load_model(run)
-    own = OwnImages.of(prepare_data(config.data, config.seed))
+    data = prepare_data(config.data, config.seed)
+    own = OwnImages.of(data)
     annotations = own.annotations
     outputs, judge = own.judge(saved, config, quiet=quiet)
     readable = outputs.readable
@@ -71,11 +73,26 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
         content_hash=pictures.content_hash,
         word=lambda text: phrases.find(text).scores,
     )
-    search = Search(
-        features, readable, phrase=phrases.find, features_of=lambda contents: pooled_features(saved, opened(contents))
-    )
+    search = make_search(saved, features, readable, phrases)
     about = {"run": name, "folder": str(run), "method": config.method_name, "reviewer": reviewer}
-    return Review(session, search, pictures, HeatMaps(saved, pictures), about, has_changed(run, annotations))
+    return Review(session, search, pictures, HeatMaps(saved, pictures), about, has_changed(run, data.train))
+
+
+def open_search(run: Path, *, quiet: bool = False) -> tuple[Search, Annotations]:
+    """To find images of a run without reviewing it."""
+    config, saved = load_run_config(run), load_model(run)
+    annotations = OwnImages.of(prepare_data(config.data, config.seed)).annotations
+    outputs = model_outputs(saved, annotations, config=config, quiet=quiet)
+    features = outputs.unit_features(np.arange(len(outputs)))
+    phrases = phrases_of(saved, config, annotations, features)
+    return make_search(saved, features, outputs.readable, phrases), annotations
+
+
+def make_search(saved: SavedModel, features: Tensor, readable: np.ndarray, phrases: Phrases) -> Search:
+    def features_of(contents: Sequence[bytes]) -> Tensor:
+        return pooled_features(saved, opened(contents))
+
+    return Search(features, readable, phrase=phrases.find, features_of=features_of)
 
 
 def opened(contents: Sequence[bytes]) -> list[Picture]:
@@ -117,12 +134,12 @@ def phrases_of(saved: SavedModel, config: RunConfig, annotations: Annotations, u
     return Phrases(source, sharpness, unit_features)
 
 
-def has_changed(run: Path, annotations: Annotations) -> bool:
-    """Have images, categories or labels changed since the run was trained?"""
+def has_changed(run: Path, trained_on: Annotations) -> bool:
+    """Have training images, categories or labels changed since the run was trained?"""
     record = RunFolder(run).data
     if not record.is_file():
         return False
     train = read_object(record).get("train")
     if not isinstance(train, dict):
         raise damaged(record)
-    return train.get("hash") != annotations.content_hash()
+    return train.get("hash") != trained_on.content_hash()

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fewtags.data.agreement import Agreement
 from fewtags.data.annotations import Annotations
 from fewtags.engine.judge import Judge
 from fewtags.errors import UserError
@@ -28,7 +29,6 @@ from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.presence.answers import Correction
 from fewtags.presence.estimates import Estimates, estimate
 from fewtags.presence.new_tag import Forecast
-from fewtags.review.agreement import Agreement
 from fewtags.review.bursts import burst_leaders
 from fewtags.review.labels import LabelState, Place
 from fewtags.review.queues import QUEUES, STATUSES, LiveQueue, Queue, QueueName, Queues, Status, View
@@ -182,7 +182,7 @@ class ReviewSession:
 
     def agreement(self) -> Agreement:
         with self.lock:
-            return Agreement.of(history for _, history in self.state.history())
+            return Agreement.of(said for _, said in self.state.opinions())
 
     # --- decisions ---
 
