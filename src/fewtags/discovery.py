@@ -240,7 +240,7 @@ def open_run(
             "find, and `fewtags review` asks about it."
         )
     outputs = model_outputs(saved, annotations, config=config, device=device, quiet=quiet)
-    judge = Judge.of(outputs, annotations.labels, saved.classifier.head)
+    judge = Judge.of(outputs, annotations.labels, saved.classifier.head, groups=annotations.groups)
     return OpenRun(saved, annotations, truth, outputs, judge, judge.learn([], [], []), folder)
 
 
@@ -256,9 +256,16 @@ def images_with_unknown_tags(data: RunData) -> tuple[Annotations, np.ndarray | N
             images=[image for part in parts for image in part.images],
             labels=np.concatenate([part.labels for part in parts]),
             splits=np.concatenate([part.splits for part in parts]),
+            groups=joined_groups(parts),
         ),
         None,
     )
+
+
+def joined_groups(parts: Sequence[Annotations]) -> np.ndarray | None:
+    """They were numbered before the split."""
+    groups = [part.groups for part in parts if part.groups is not None]
+    return np.concatenate(groups) if len(groups) == len(parts) else None
 
 
 # --- evidence ---

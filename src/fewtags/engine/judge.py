@@ -21,6 +21,7 @@ from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.closed_form import ClosedFormHead
 from fewtags.models.heads import Head
 from fewtags.presence.answers import Correction
+from fewtags.presence.bursts import burst_leaders
 from fewtags.presence.estimates import Judged
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums
@@ -39,11 +40,18 @@ class Judge:
 
     @classmethod
     def of(
-        cls, outputs: ModelOutputs, labels: np.ndarray, head: Head | None = None, known_proportion: float | None = None
+        cls,
+        outputs: ModelOutputs,
+        labels: np.ndarray,
+        head: Head | None = None,
+        known_proportion: float | None = None,
+        groups: np.ndarray | None = None,
     ) -> Judge:
         """Fit to the readable images of `outputs`, with their `labels` [N, C]. A closed-form `head` has names to go
-        by."""
+        by. Labels are judged without all images of the same of `groups` [N]."""
         names = name_scores(head, outputs)
+        if groups is None and isinstance(head, ClosedFormHead) and head.config.bursts:
+            groups = burst_leaders(outputs.unit_features(np.arange(len(outputs)))).numpy()
         scorer = head if isinstance(head, ClosedFormHead) and head.names is not None else None
         judge = cls.of_features(
             outputs.unit_features,
@@ -52,6 +60,7 @@ class Judge:
             names=names,
             named=None if scorer is None or scorer.names is None else scorer.names.known,
             known_proportion=known_proportion,
+            groups=groups,
         )
         return replace(judge, name_scorer=None if scorer is None else scorer.name_scores)
 
@@ -65,6 +74,7 @@ class Judge:
         names: Tensor | None = None,
         named: Tensor | None = None,
         known_proportion: float | None = None,
+        groups: np.ndarray | None = None,
     ) -> Judge:
         """By the unit-length features [M, D] of rows [M], and the images' name scores [N, C]."""
         rows = np.flatnonzero(readable)
@@ -86,6 +96,7 @@ class Judge:
             names=None if names is None else names[kept],
             named=named,
             known_proportion=known_proportion,
+            groups=None if groups is None else torch.from_numpy(groups[kept]),
         )
         odds = np.zeros(labels.shape, dtype=np.float32)
         odds[kept] = fitted.left_out().numpy()

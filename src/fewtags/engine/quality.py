@@ -56,7 +56,8 @@ def judge_run(run: Run, saved: SavedModel) -> Judge:
     """By the features of the training images, which are kept for `fewtags discover`."""
     train = run.data.train
     outputs = model_outputs(saved, train, config=run.config, device=str(run.device), quiet=run.log.quiet)
-    return Judge.of(outputs, train.labels if run.data.given is None else run.data.given, saved.classifier.head)
+    given = train.labels if run.data.given is None else run.data.given
+    return Judge.of(outputs, given, saved.classifier.head, groups=train.groups)
 
 
 def learn_decisions(judge: Judge, data: RunData) -> Correction | None:

@@ -28,9 +28,9 @@ from fewtags.engine.judge import Judge
 from fewtags.errors import UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.presence.answers import Correction
+from fewtags.presence.bursts import burst_leaders
 from fewtags.presence.decisions import Lesson
 from fewtags.presence.estimates import Estimates, estimate
-from fewtags.review.bursts import burst_leaders
 from fewtags.review.sampling import Precision
 from fewtags.review.store import Counts, Decision, DecisionStore, Draft, count_labels
 
