@@ -100,8 +100,9 @@ def open_it(folder: Path, number: int) -> None:
 
 
 def review(folder: Path, number: int) -> None:
-    from fewtags.data.annotations import Annotations
     from fewtags.engine.opened import judge_of
+
+    from fewtags.data.annotations import Annotations
     from fewtags.review.session import ReviewSession
     from fewtags.review.store import DecisionStore
 
@@ -109,7 +110,9 @@ def review(folder: Path, number: int) -> None:
     names = [f"{row:07d}.jpg" for row in range(number)]
     annotations = Annotations(folder, names, [f"tag {c}" for c in range(TAGS)], given, np.full(number, "train"))
     opened = judge_of(outputs, given, None, folder / "opened")
-    session = ReviewSession(annotations, outputs.unit_rows(), DecisionStore(None), judge=opened.judge, leaders=opened.leaders)
+    session = ReviewSession(
+        annotations, outputs.unit_rows(), DecisionStore(None), judge=opened.judge, leaders=opened.leaders
+    )
     assert len(session) == number
 
 
@@ -143,7 +146,7 @@ def measured(work: str, folder: Path, number: int, answers: Any) -> None:
     import torch
 
     torch.set_num_threads(1)
-    import fewtags.engine.judge  # noqa: F401  (imports are not what is measured)
+    import fewtags.engine.judge
     import fewtags.review.session  # noqa: F401
 
     wall, cpu = time.perf_counter(), time.process_time()

@@ -140,6 +140,21 @@ def demo(
 
 
 @app.command()
+def example(
+    folder: Annotated[Path, typer.Argument(help="Folder to create.")] = Path("example"),
+    seed: Annotated[int, typer.Option(help="Another seed draws other pictures.")] = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Make a small photo archive to try every command on: drawn pictures with keywords in the files.
+
+    Needs no network: a small backbone for such drawings is part of fewtags.
+    """
+    from fewtags.commands.example import make_example
+
+    print("\n".join(make_example(folder, seed, quiet=quiet)))
+
+
+@app.command()
 @grouped
 def check(
     data: Data,
@@ -676,7 +691,7 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port.")] = 8000,
     batch_size: Annotated[int, typer.Option(min=1, help="Largest batch.")] = 16,
-    queue: Annotated[int, typer.Option(min=1, help="Images that may wait; above that, requests get 429.")] = 128,
+    queue: Annotated[int, typer.Option(min=1, help="Images that may wait; above that, requests get 429.")] = 96,
     max_bytes: Annotated[int, typer.Option(min=1, help="Largest request body in bytes.")] = 20 * 1024**2,
     max_pixels: Annotated[int, typer.Option(min=1, help="Largest image in pixels.")] = 50_000_000,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds before a request times out.")] = 30.0,

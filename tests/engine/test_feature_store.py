@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 from fewtags.engine import feature_store
 from fewtags.engine.feature_spec import PLAIN, FeatureSpec
 from fewtags.engine.feature_store import DamagedChunks, FeatureStore, KeyTable, Shelf
+from fewtags.engine.row_file import read_places
 
 SPEC = FeatureSpec(("stem", "layer1"), "weights", 224, PLAIN, 1, "exact", "fp32")
 
@@ -159,3 +161,21 @@ def test_an_emptied_store_begins_anew(tmp_path):
     assert len(shelf(tmp_path)) == 0
     add(tmp_path, 0, 50)
     assert torch.equal(read(tmp_path, 0, 50), rows(0, 50))
+
+
+def test_rows_of_a_file_are_read_in_any_order_neighbours_at_once(tmp_path):
+    content = np.arange(70, dtype=np.uint8).reshape(10, 7)
+    (tmp_path / "rows").write_bytes(content.tobytes())
+    reads = []
+
+    class Counted(FileIO):
+        def readinto(self, buffer):
+            reads.append(len(buffer))
+            return super().readinto(buffer)
+
+    with Counted(tmp_path / "rows") as file:
+        places = np.array([3, 4, 5, 0, 9, 5])
+        assert np.array_equal(read_places(file, places, 7), content[places])
+        assert reads == [21, 7, 7, 7]
+        assert len(read_places(file, np.zeros(0, np.int64), 7)) == 0
+        assert np.array_equal(read_places(file, np.array([9, 10]), 7), [content[9], np.zeros(7)])

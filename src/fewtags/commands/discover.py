@@ -116,24 +116,22 @@ def tables(found: Found, width: int = 80) -> Iterator[Table | str]:
     discovery = found.discovery
     least = float(discovery.thresholds.min(initial=1))
     title = f"Missing tags with a probability of at least {least:.2f}, surest first ({discovery.num_missing:,} found)"
-    yield label_table(found, discovery.missing, title, width)
+    yield from label_table(found, discovery.missing, title, width)
     yield from precision_lines(found)
     if discovery.num_doubtful:
         title = f"Given tags that look wrong, most doubtful first ({discovery.num_doubtful:,} of them)"
-        yield label_table(found, discovery.doubtful, title, width, shown=SHOWN // 2)
+        yield from label_table(found, discovery.doubtful, title, width, shown=SHOWN // 2)
         yield "Going by the picture alone, such a tag is at most a third as probable as in a photo picked at random."
     if len(discovery.missing) < discovery.num_missing:
         yield f"Only the {found.limit:,} most certain ones are listed; increase --limit for more."
 
 
-def label_table(found: Found, table: LabelTable, title: str, width: int, shown: int = SHOWN) -> Table:
+def label_table(found: Found, table: LabelTable, title: str, width: int, shown: int = SHOWN) -> Iterator[Table | str]:
     """One line per label. The image comes last, and a path that is too long loses its first folders; a wide terminal
     also shows which known images are similar."""
     chosen = list(islice_lines(found, table, shown))
     decided = any(line["decision"] for line in chosen)
-    page = Table(
-        title=title, title_justify="left", caption_justify="left", box=None, header_style="bold", pad_edge=False
-    )
+    page = Table(box=None, header_style="bold", pad_edge=False)
     page.add_column("tag", no_wrap=True, max_width=LONGEST_TAG)
     page.add_column("probability", justify="right")
     if decided:
@@ -148,9 +146,10 @@ def label_table(found: Found, table: LabelTable, title: str, width: int, shown: 
         cells = [line["tag"], f"{line['probability']:.2f}", *([line["decision"]] if decided else [])]
         cells += [end_of_path(line["image"], room), *([similar] if wide else [])]
         page.add_row(*map(Text, cells))  # a tag may look like markup: [red]
+    yield title
+    yield page
     if len(table) > shown:
-        page.caption = f"… and {len(table) - shown:,} more in the list; --csv or --jsonl writes all of them."
-    return page
+        yield f"… and {len(table) - shown:,} more in the list; --csv or --jsonl writes all of them."
 
 
 def end_of_path(path: str, room: int) -> str:

@@ -18,10 +18,10 @@ from fewtags.engine.cluster import active_cluster
 from fewtags.engine.onnx_tagger import ExportedTagger, is_exported
 from fewtags.engine.predictions import Prediction
 from fewtags.errors import UserError, no_such_folder
-from fewtags.train_settings import CacheConfig
 
 if TYPE_CHECKING:
     from fewtags.models.saved import SavedModel
+    from fewtags.train_settings import CacheConfig
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,7 @@ class SavedFolder:
     def cache(self) -> CacheConfig:
         """Where its features are kept: as the run said."""
         from fewtags.engine.record import load_run_config
+        from fewtags.train_settings import CacheConfig
 
         with suppress(UserError):  # not a run but a saved tagger, or one whose settings cannot be read
             return load_run_config(self.folder).cache

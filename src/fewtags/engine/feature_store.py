@@ -1,7 +1,7 @@
 """Features of images on disk, each computed once: the only store, shared by all commands, runs and processes.
 
     index.sqlite        which image's features are in which row, and the checksum of every chunk of rows
-    <shelf>/0.bin       the rows, one after the other: append-only and memory-mapped
+    <shelf>/0.bin       the rows, one after the other: append-only
 
 A shelf holds the features of one `FeatureSpec`, pooled or as maps. A row is found by the content of its image file, so
 a moved, copied or touched photo finds its features, and one new photo costs one row.
@@ -25,9 +25,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from io import FileIO
+from io import BytesIO, FileIO
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 import numpy as np
 import torch
@@ -37,6 +38,7 @@ from torch import Tensor
 from fewtags.atomic import file_checksum, naming
 from fewtags.data.prefetch import default_workers, in_order
 from fewtags.engine.feature_spec import DTYPES, FeatureSpec
+from fewtags.engine.row_file import read_places
 from fewtags.progress import ProgressBar
 
 VERSION = 1
@@ -233,7 +235,7 @@ class Shelf:
         counts = np.array([chunk.count for chunk in self.chunks], dtype=np.int64)
         self.starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])  # of each chunk, in rows of the shelf
         self.checked = np.zeros(len(self.chunks), dtype=bool)
-        self._mapped: dict[int, Tensor] = {}
+        self._open: dict[int, IO[bytes]] = {}
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -250,14 +252,14 @@ class Shelf:
         """[M, *shape] in the shelf's number type. Raises DamagedChunks; every chunk is checked on its first use."""
         chunk = np.searchsorted(self.starts, rows, side="right") - 1
         self.check(np.unique(chunk))
-        place, files = torch.from_numpy(self._firsts[chunk] + rows - self.starts[chunk]), self._files[chunk]
+        places, files = self._firsts[chunk] + rows - self.starts[chunk], self._files[chunk]
         used = np.unique(files)
         if len(used) == 1:
-            return self._map(int(used[0]))[place]
+            return self._read(int(used[0]), places)
         out = torch.empty(len(rows), *self.shape, dtype=self.dtype)
         for file in used.tolist():
-            mine = torch.from_numpy(files == file)
-            out[mine] = self._map(file)[place[mine]]
+            mine = files == file
+            out[torch.from_numpy(mine)] = self._read(file, places[mine])
         return out
 
     def check(self, chunks: np.ndarray) -> None:
@@ -265,24 +267,23 @@ class Shelf:
         wrong = []
         for number in chunks[~self.checked[chunks]].tolist():
             chunk = self.chunks[number]
-            rows = self._map(chunk.file)[chunk.first : chunk.first + chunk.count]
-            if len(rows) != chunk.count or zlib.crc32(as_bytes(rows)) != chunk.checksum:
+            end = chunk.first + chunk.count
+            rows = self._read(chunk.file, np.arange(chunk.first, end))
+            short = self._open[chunk.file].seek(0, os.SEEK_END) < end * self.row_bytes
+            if short or zlib.crc32(as_bytes(rows)) != chunk.checksum:
                 wrong.append(chunk.id)
             else:
                 self.checked[number] = True
         if wrong:
             raise DamagedChunks(wrong)
 
-    def _map(self, file: int) -> Tensor:
-        """[R, *shape] all rows of a file. A private mapping: nothing can be written to the store through it."""
-        if file not in self._mapped:
+    def _read(self, file: int, places: np.ndarray) -> Tensor:
+        """[M, *shape] rows of a file; zeros for those that it has not."""
+        if file not in self._open:
             path = self.folder / f"{file}.bin"
-            rows = path.stat().st_size // self.row_bytes if path.is_file() else 0
-            size = rows * int(np.prod(self.shape))
-            content = torch.from_file(str(path), shared=False, size=size, dtype=self.dtype) if size else None
-            empty = torch.empty(0, dtype=self.dtype)
-            self._mapped[file] = (empty if content is None else content).view(rows, *self.shape)
-        return self._mapped[file]
+            self._open[file] = path.open("rb", buffering=0) if path.is_file() else BytesIO()
+        content = read_places(self._open[file], places, self.row_bytes)
+        return torch.from_numpy(content).view(self.dtype).view(len(places), *self.shape)
 
     def forget(self, chunks: Iterable[int]) -> None:
         """Remove damaged chunks from the index."""

@@ -42,7 +42,7 @@ from fewtags.train_settings import CacheConfig
 from fewtags.wording import plural
 
 SAVE_EVERY = 256  # images between two commits to the store
-IN_MEMORY = 2**30  # bytes: fewer are loaded and checked at once, more are memory-mapped and checked as they are used
+IN_MEMORY = 2**28  # bytes: fewer are loaded and checked at once, more are read and checked as they are used
 WORTH_SAYING = 10**9  # bytes: writing more than this is announced
 SPARE = 0.5  # of the free disk, without being asked to
 
@@ -76,7 +76,7 @@ class LoadedFeatures:
         return self.maps[view][index].float()
 
 
-class MappedFeatures:
+class FeaturesOnDisk:
     """On disk. What is found damaged when it is used is computed again."""
 
     def __init__(self, wanted: Wanted, found: np.ndarray, broken: dict[int, str]):
@@ -240,13 +240,13 @@ def cached_batches(
 
 def kept_features(
     annotations: Annotations, maker: FeatureMaker, *, pooled: bool = False, log: RunLog | None = None
-) -> LoadedFeatures | MappedFeatures:
+) -> LoadedFeatures | FeaturesOnDisk:
     wanted = Wanted(annotations, maker, pooled, log)
     while True:
         found, broken = wanted.complete()
         shelf = wanted.shelf
         if found.size * shelf.row_bytes > IN_MEMORY:
-            return MappedFeatures(wanted, found, broken)
+            return FeaturesOnDisk(wanted, found, broken)
         try:
             return LoadedFeatures(read_rows(shelf, found.ravel()).view(*found.shape, *shelf.shape), broken)
         except DamagedChunks as damage:

@@ -10,13 +10,13 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fewtags import distributed
 from fewtags.engine.evaluation import Batches
 from fewtags.engine.features import SPARE, CachedBatches, cache_root, free_space
+from fewtags.engine.row_file import read_places
 from fewtags.engine.run import Run
 from fewtags.models.classifier import Classifier
 
@@ -79,10 +79,7 @@ class SettledRows:
         return True
 
     def rows(self, view: int, index: Tensor) -> Tensor:
-        """[B, K]; read, not mapped, so that it does not count as the process's memory."""
+        """[B, K]"""
         assert self.file is not None
-        found = np.empty((len(index), self.width), dtype=np.float32)
-        for place, row in enumerate(index.tolist()):
-            self.file.seek((view * self.num_images + row) * found[place].nbytes)
-            self.file.readinto(found[place].data)  # type: ignore[attr-defined]
-        return torch.from_numpy(found)
+        found = read_places(self.file, view * self.num_images + index.numpy(), 4 * self.width)
+        return torch.from_numpy(found).view(torch.float32)

@@ -35,6 +35,7 @@ from fewtags.wording import plural
 
 TOLERANCE = 1e-4  # of probabilities; float32 kernels of two libraries differ by about 1e-6
 INT8_IMAGES = 128  # calibration images for the activation ranges
+OPSET = 18  # the operators that every version of the exporter writes; newer ones it converts to, some versions wrongly
 KINDS = ("onnx", "openvino")
 KIND = 0  # imgutils sorts tags into kinds ("general", "character", "rating"); ours are all of the first
 
@@ -140,6 +141,7 @@ def write_onnx(model: PixelsToProbabilities, file: Path, size: int) -> None:
             dynamic_shapes={"pixels": {0: torch.export.Dim("batch")}},
             external_data=False,
             dynamo=True,
+            opset_version=OPSET,
             verbose=False,
         )
 

@@ -60,7 +60,7 @@ class Limits:
     pixels: int = 50_000_000  # of one image
     images: int = 16  # in one request
     seconds: float = 30.0  # per request
-    queue: int = 128  # images that may wait
+    queue: int = 96  # images that may wait: at most half as long again as behind 64 clients
     batch: int = 16
     memory: int = 256 * 1024**2  # bytes of all requests that are being read or answered
 

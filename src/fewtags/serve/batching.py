@@ -34,7 +34,7 @@ class Batcher:
         *,
         num_threads: int = 1,
         max_batch: int = 16,
-        max_queue: int = 128,
+        max_queue: int = 96,
         on_batch: Callable[[int], None] = lambda size: None,
     ):
         self.model, self.on_one_core = model, on_one_core
