@@ -2,16 +2,16 @@
 
     .venv/bin/python benchmarks/bursts.py --shared ../shared [--out results/bursts]
 
-PHOTOS training photos of VOC 2007, every third copied five times (another crop, brightness and JPEG quality). Copies show
-the same things, and each is tagged by itself: a known tag of one copy is unknown in another. Names are not used.
+PHOTOS training photos of VOC 2007, every third copied five times (another crop, brightness and JPEG quality). Copies
+show the same things, and each is tagged by itself: a known tag of one copy is unknown in another. Names are not used.
 
     single   every photo is judged without itself
     groups   without its burst, which the data names
     bursts   without its burst, found by the features (head.bursts=true)
 
-`promised` is the mean probability of the first tenth of the unknown labels of the archive by that probability, `true` the
-share of them that are present; `estimated` is the mAP by the left-out scores on the archive itself, `true_map` that of the
-same model on photos of the test set, which have no copies.
+Promised is the mean probability of the tags that are more likely than not in photos of the test set, which have no
+copies, and true the share of them that are right. Estimated is the mAP by the left-out scores on the archive itself,
+and true mAP that of the same model on the test set.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fewtags.labels import PRESENT
 from fewtags.metrics import mean_average_precision
 from fewtags.models.backbones import create_backbone
 from fewtags.presence.answers import Correction
-from fewtags.presence.bursts import burst_leaders
+from fewtags.presence.bursts import SAME_MOMENT, burst_leaders
 from fewtags.presence.estimates import Judged, estimate
 from fewtags.presence.model import Presence
 from fewtags.presence.observation import Observation
@@ -47,6 +47,7 @@ from fewtags.train_settings import CacheConfig
 PHOTOS, TESTS, COPIES = 600, 1000, 5
 LABELS = ("10 %", "30 %", "single")
 SEEDS = range(3)
+Row = tuple[object, ...]
 COLUMNS = ("labels", "seed", "how", "bursts", "promised", "true", "estimated", "true_map")
 
 
@@ -96,54 +97,45 @@ def estimated_map(model: Presence, odds: torch.Tensor, known: torch.Tensor) -> f
     said = Judged(odds, known, Observation(model.habit, model.clarity), float(model.uncertain), len(known))
     nothing = torch.zeros(0)
     correction = Correction.of(nothing, nothing.long(), nothing, known.shape[1], said.uncertain)
-    return estimate(said, correction, model.thresholds.numpy()).as_json([str(c) for c in range(known.shape[1])])["map"][
-        0
-    ]
+    names = [str(category) for category in range(known.shape[1])]
+    return float(estimate(said, correction, model.thresholds.numpy()).as_json(names)["map"][0])
 
 
-def measure(archive: Annotations, features: torch.Tensor, test: Annotations, of_test: torch.Tensor) -> list[tuple]:
-    truth, found = archive.labels == PRESENT, []
-    leaders = burst_leaders(features)
-    units = {"single": None, "groups": torch.from_numpy(archive.groups), "bursts": leaders}
+def measure(archive: Annotations, features: torch.Tensor, test: Annotations, of_test: torch.Tensor) -> list[Row]:
+    truth, right, found = archive.labels == PRESENT, test.labels == PRESENT, []
+    assert archive.groups is not None
+    units = {
+        "single": None,
+        "groups": torch.from_numpy(archive.groups),
+        "bursts": burst_leaders(features, least=SAME_MOMENT),
+    }
     for labels in LABELS:
         for seed in SEEDS:
-            drawn = (
-                single_positive(truth, seed) if labels == "single" else hide_labels(truth, int(labels[:2]) / 100, seed)
-            )
-            known = torch.from_numpy(drawn)
+            share = None if labels == "single" else int(labels[:2]) / 100
+            known = torch.from_numpy(single_positive(truth, seed) if share is None else hide_labels(truth, share, seed))
             for how, groups in units.items():
                 model, odds = judged(features, known, groups)
-                hidden = model.answers.if_unknown(odds).sigmoid().numpy()
-                unknown = drawn == 0
-                chance, right = hidden[unknown], truth[unknown]
-                top = np.argsort(-chance)[: int(truth[unknown].sum()) // 2]
-                scores = model.log_odds(of_test).numpy()
-                true_map = mean_average_precision(scores, test.labels == PRESENT)
+                chance = model.log_odds(of_test).sigmoid().numpy()
+                given = chance >= 0.5
                 number = 0 if groups is None else int((torch.unique(groups, return_counts=True)[1] > 1).sum())
-                row = (chance[top].mean(), right[top].mean(), estimated_map(model, odds, known), true_map)
-                found.append((labels, seed, how, number, *(f"{100 * value:.1f}" for value in row)))
+                true_map = mean_average_precision(chance, right)
+                values = (chance[given].mean(), right[given].mean(), estimated_map(model, odds, known), true_map)
+                found.append((labels, seed, how, number, *(f"{100 * value:.1f}" for value in values)))
                 print(*found[-1], flush=True)
     return found
 
 
-def write_tables(rows: list[tuple], out: Path) -> None:
+def write_tables(rows: list[Row], out: Path) -> None:
     means = defaultdict(list)
     for labels, _, how, number, *values in rows:
         means[labels, how].append([float(number), *map(float, values)])
-    lines = ["# Bursts", "", "    .venv/bin/python benchmarks/bursts.py --shared ../shared", ""]
     doc = (__doc__ or "").split("\n\n", 2)[2].strip()
-    lines += [
-        doc,
-        "",
-        f"Means over {len(SEEDS)} draws of known tags, in per cent; {PHOTOS} photos, a third of them six times.",
-        "",
-    ]
-    lines += [
-        "| known | left out | bursts | promised | true | estimated mAP | true mAP |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for (labels, how), values in means.items():
-        number, *others = (statistics.mean(column) for column in zip(*values, strict=True))
+    about = f"Means over {len(SEEDS)} draws of known tags, in per cent; {PHOTOS} photos, a third of them six times."
+    names = ("known", "left out", "bursts", "promised", "true", "estimated mAP", "true mAP")
+    lines = ["# Bursts", "", "    .venv/bin/python benchmarks/bursts.py --shared ../shared", "", doc, "", about, ""]
+    lines += [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    for (labels, how), each in means.items():
+        number, *others = (statistics.mean(column) for column in zip(*each, strict=True))
         lines.append(f"| {labels} | {how} | {number:.0f} | " + " | ".join(f"{value:.1f}" for value in others) + " |")
     (out / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

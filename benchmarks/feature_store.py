@@ -2,11 +2,11 @@
 
     .venv/bin/python benchmarks/feature_store.py [--images 100000 1000000] [--out results/feature-store]
 
-Features are made (1280 numbers per image, half precision, seed 0; 20 tags, one known in ten), files are real but hold only
-their number, so nothing is decoded. Each row of runs.csv is measured in a process of its own, one thread:
+Features are made (1280 numbers per image, half precision, seed 0; 20 tags, one known in ten), files are real but hold
+only their number, so nothing is decoded. Each row of runs.csv is measured in a process of its own, one thread:
 
     fill       write the features of all images into an empty store
-    open       find and map the features of all images, checksums of all chunks included
+    open       find and read the features of all images, checksums of all chunks included
     review     open, then what `fewtags review` needs before its first page, the first time
     again      the same when the run was opened before
     add 100    find that 100 of the images are new, and add theirs
@@ -83,36 +83,45 @@ def fill(folder: Path, number: int) -> None:
 
 
 def outputs_of(folder: Path, number: int) -> Any:
-    from fewtags.engine.features import IN_MEMORY, LoadedFeatures, ShelfRows, read_rows
+    """As `engine.features` reads them: what is small is loaded and checked at once, the rest is mapped."""
+    from fewtags.engine.features import IN_MEMORY, LoadedFeatures, read_rows
     from fewtags.engine.model_outputs import ModelOutputs
 
     shelf = shelf_of(folder)
     found = shelf.find(shelf.store.contents(files_of(folder, number)))
     assert (found >= 0).all()
     if len(found) * shelf.row_bytes <= IN_MEMORY:
-        return ModelOutputs(LoadedFeatures(read_rows(shelf, found)[None], {}), number)
-    shelf.check(np.arange(len(shelf.chunks)))
-    return ModelOutputs(ShelfRows(shelf, found[None]), number)
+        return ModelOutputs(LoadedFeatures(read_rows(shelf, found)[None], {}, "made"), number)
+
+    class Mapped:
+        num_views, broken, identity = 1, dict[int, str](), "made"
+
+        def rows(self, view: int, index: Any) -> Any:
+            return read_rows(shelf, found[index.numpy()]).float()
+
+    return ModelOutputs(Mapped(), number)
 
 
 def open_it(folder: Path, number: int) -> None:
-    outputs_of(folder, number).unit_features(np.arange(10))
+    outputs = outputs_of(folder, number)
+    for rows in outputs.chunks():
+        outputs.features.rows(0, __import__("torch").from_numpy(rows))
 
 
 def review(folder: Path, number: int) -> None:
-    from fewtags.engine.opened import judge_of
-
     from fewtags.data.annotations import Annotations
+    from fewtags.engine.judge import Judge
+    from fewtags.engine.model_outputs import kept_bursts
     from fewtags.review.session import ReviewSession
     from fewtags.review.store import DecisionStore
 
     outputs, given = outputs_of(folder, number), labels(number)
     names = [f"{row:07d}.jpg" for row in range(number)]
     annotations = Annotations(folder, names, [f"tag {c}" for c in range(TAGS)], given, np.full(number, "train"))
-    opened = judge_of(outputs, given, None, folder / "opened")
-    session = ReviewSession(
-        annotations, outputs.unit_rows(), DecisionStore(None), judge=opened.judge, leaders=opened.leaders
-    )
+    judge = Judge.of(outputs, given)
+    features = outputs.unit_features(np.arange(number))
+    leaders = kept_bursts(outputs, features, folder / "opened")
+    session = ReviewSession(annotations, features, DecisionStore(None), judge=judge, leaders=leaders)
     assert len(session) == number
 
 

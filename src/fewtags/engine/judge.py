@@ -21,7 +21,7 @@ from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.closed_form import ClosedFormHead
 from fewtags.models.heads import Head
 from fewtags.presence.answers import Correction
-from fewtags.presence.bursts import burst_leaders
+from fewtags.presence.bursts import SAME_MOMENT, burst_leaders
 from fewtags.presence.estimates import Judged
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums
@@ -51,7 +51,7 @@ class Judge:
         by. Labels are judged without all images of the same of `groups` [N]."""
         names = name_scores(head, outputs)
         if groups is None and isinstance(head, ClosedFormHead) and head.config.bursts:
-            groups = burst_leaders(outputs.unit_features(np.arange(len(outputs)))).numpy()
+            groups = burst_leaders(outputs.unit_features(np.arange(len(outputs))), least=SAME_MOMENT).numpy()
         scorer = head if isinstance(head, ClosedFormHead) and head.names is not None else None
         judge = cls.of_features(
             outputs.unit_features,

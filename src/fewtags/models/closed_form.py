@@ -27,7 +27,7 @@ from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.closed_form_of_0_1 import current_state
 from fewtags.models.heads import Head, HeadSpec
 from fewtags.models.names import NameScorer
-from fewtags.presence.bursts import burst_leaders
+from fewtags.presence.bursts import SAME_MOMENT, burst_leaders
 from fewtags.presence.estimates import Judged
 from fewtags.presence.model import Fitted, Presence
 from fewtags.presence.observation import Observation
@@ -186,7 +186,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         """[N] which images are judged without each other: given `groups`, else bursts if these are wanted."""
         if groups is not None or not self.config.bursts:
             return groups
-        return burst_leaders(unit_length(features))
+        return burst_leaders(unit_length(features), least=SAME_MOMENT)
 
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
         """In one pass over the batches; two with `windows`, so they should not be an iterator then."""

@@ -19,7 +19,7 @@ from fewtags.data.prepare import prepare_data
 from fewtags.discovery import images_with_unknown_tags
 from fewtags.engine.features import cache_root
 from fewtags.engine.judge import Judge
-from fewtags.engine.model_outputs import model_outputs
+from fewtags.engine.model_outputs import kept_bursts, model_outputs
 from fewtags.engine.prediction import pooled_features
 from fewtags.engine.record import load_run_config
 from fewtags.engine.run_folder import RunFolder
@@ -54,7 +54,7 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
     config, saved = load_run_config(run), load_model(run)
     annotations, _ = images_with_unknown_tags(prepare_data(config.data, config.seed))
     outputs = model_outputs(saved, annotations, config=config, quiet=quiet)
-    judge = Judge.of(outputs, annotations.labels, saved.classifier.head)
+    judge = Judge.of(outputs, annotations.labels, saved.classifier.head, groups=annotations.groups)
     readable = outputs.readable
     file = decisions_file(run)
     store = DecisionStore(file if has_decisions(run) or not read_only else None, read_only=read_only)
@@ -72,6 +72,7 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
         readable=readable,
         content_hash=pictures.content_hash,
         word=lambda text: phrases.find(text).scores,
+        leaders=kept_bursts(outputs, features, RunFolder(run).outputs),
     )
     search = Search(
         features, readable, phrase=phrases.find, features_of=lambda contents: pooled_features(saved, opened(contents))

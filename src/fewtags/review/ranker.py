@@ -59,8 +59,6 @@ class Ranker:
         self.state, self.judge, self.model, self.features = state, judge, judge.model, unit_features
         self.readable, self.seed, self.word = readable, seed, word
         self.kept = self.model.kept()
-        parts = unit_features.split(_ROWS_AT_ONCE)
-        self.inputs = torch.cat([self.model.inputs(part) for part in parts])  # [N, K], what lessons are about
         self.correction: Correction = judge.learn([], [], [])
         self._answered = 0  # number of decisions it was learned from
         self._lessons: dict[int, tuple[int, Lesson | None]] = {}  # column -> stamp, what the decisions teach
@@ -68,6 +66,11 @@ class Ranker:
         self._priors: dict[int, Tensor | None] = {}
         self._chances: OrderedDict[int, tuple[tuple[int, int], Chances]] = OrderedDict()
         self._age = state.age
+
+    @cached_property
+    def inputs(self) -> Tensor:
+        """[N, K] what lessons are about; made for the first of them, as it takes seconds for 100,000 images."""
+        return torch.cat([self.model.inputs(part) for part in self.features.split(_ROWS_AT_ONCE)])
 
     def follow(self) -> None:
         """After the labels changed: what decisions about unknown labels say about all others, again when there are a
