@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from made_review import made_data
 
+from fewtags.data.agreement import Agreement, krippendorff
 from fewtags.errors import UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
-from fewtags.review.agreement import Agreement, krippendorff
 from fewtags.review.session import Answer, View
 from fewtags.review.store import Conflict
 

@@ -38,11 +38,11 @@ def test_decisions_teach_by_a_logistic_regression(session):
     decide(session, rows[10], UNKNOWN)
     column, model = 1, session.ranker.model
     before = model.answers.if_unknown(torch.from_numpy(session.judge.odds[:, column]), column).double()
-    kept = model.answers.if_unknown(session.ranker.odds_of_sample[:, column], column).double()
-    inputs = torch.cat([session.ranker.inputs[rows[:10].copy()], session.ranker.kept.inputs]).double()
+    kept = model.answers.if_unknown(session.judge.odds_of_sample[:, column], column).double()
+    inputs = torch.cat([session.ranker.inputs[rows[:10].copy()], session.judge.kept.inputs]).double()
     odds = torch.cat([before[rows[:10].copy()], kept])
     target = torch.cat([torch.from_numpy(session.labels[rows[:10], column] == PRESENT).double(), kept.sigmoid()])
-    weight = torch.cat([torch.ones(10), torch.full((len(kept),), UNDECIDED * session.ranker.kept.stand_for)]).double()
+    weight = torch.cat([torch.ones(10), torch.full((len(kept),), UNDECIDED * session.judge.kept.stand_for)]).double()
     w, b = torch.zeros(inputs.shape[1]).double(), torch.zeros(()).double()
     for _ in range(6000):
         slope = weight * ((odds + inputs @ w + b).sigmoid() - target)
@@ -99,7 +99,7 @@ def test_the_surest_tag_is_the_one_of_whose_next_screen_most_is_right(session):
 
 def test_a_session_that_is_opened_again_is_where_the_last_one_was(open_session):
     first = open_session()
-    rows = first.queue(View("dog")).order
+    rows = first.queue(View("dog", lowest=0)).order
     decide(first, rows[:8], PRESENT)
     decide(first, rows[8:12], ABSENT)
     decide(first, rows[12], UNKNOWN)
@@ -211,13 +211,13 @@ def test_what_is_unknown_is_named(session):
 
 
 def test_a_live_queue_keeps_what_was_seen_in_its_place(session):
-    live = LiveQueue(session, View("dog"))
+    live = LiveQueue(session, View("dog", lowest=0))
     seen = live.queue.order[:6].copy()
     decide(session, [seen[1], seen[4]], PRESENT)
     decide(session, live.queue.order[20], ABSENT)
     queue = live.follow(seen=6)
     np.testing.assert_array_equal(queue.order[:6], seen)
-    fresh = [row for row in session.queue(View("dog")).order if row not in set(seen)]
+    fresh = [row for row in session.queue(View("dog", lowest=0)).order if row not in set(seen)]
     np.testing.assert_array_equal(queue.order[6:], fresh)
 
 
@@ -268,15 +268,15 @@ def test_the_random_sample_is_of_the_first_suggestions_and_stays_the_same(open_s
 
 def test_the_estimate_counts_answers_up_to_the_first_open_one(session):
     sample = session.queue(View("dog", "random", stacks=False)).order
-    decide(session, sample[:6], PRESENT)
-    decide(session, sample[6:8], ABSENT)
-    decide(session, sample[8], UNKNOWN)
-    decide(session, sample[10:20], PRESENT)  # picked, with one left open before
+    decide(session, sample[:4], PRESENT)
+    decide(session, sample[4:6], ABSENT)
+    decide(session, sample[6], UNKNOWN)
+    decide(session, sample[8:11], PRESENT)  # picked, with one left open before
     estimate = session.estimate("dog")
-    assert (estimate.right, estimate.seen, estimate.unsure) == (6, 8, 1)
+    assert (estimate.right, estimate.seen, estimate.unsure) == (4, 6, 1)
     assert estimate.population == len(sample)
-    decide(session, sample[9], PRESENT)
-    assert session.estimate("dog").seen == 19
+    decide(session, sample[7], PRESENT)
+    assert session.estimate("dog").seen == 10
 
 
 # --- one image ---

@@ -28,7 +28,7 @@ from fewtags.errors import UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT
 from fewtags.presence.summary import estimate_lines
 from fewtags.progress import working
-from fewtags.review.store import DecisionStore, decisions_file, has_decisions
+from fewtags.review.store import standing_decisions
 
 SHOWN = 20  # lines printed
 LONGEST_TAG, WIDE = 24, 140  # columns of the terminal
@@ -64,10 +64,10 @@ def discover(
     if not quiet:
         print(f"Searching the images of {run} for missing tags.", file=sys.stderr, flush=True)
     with working("Opening the run", quiet=quiet):
-        opened = open_run(run, moved_to=moved_to, device=device, quiet=quiet)
+        decided = standing_decisions(run)
+        opened = open_run(run, moved_to=moved_to, decided=decided, device=device, quiet=quiet)
     columns = [category(opened.annotations, name) for name in only] or None
     choice: dict[str, Any] = {"columns": columns, "min_probability": min_probability, "limit": limit}
-    decided = decisions_of(run)
     if data is None:
         with working("Searching", quiet=quiet):
             found = opened.discover(decided=decided, **choice)
@@ -85,23 +85,15 @@ def category(annotations: Annotations, name: str) -> int:
     return annotations.categories.index(name)
 
 
-def decisions_of(run: Path) -> dict[tuple[str, str], int]:
-    """The decisions of `fewtags review`, if there are any."""
-    if not has_decisions(run):
-        return {}
-    with DecisionStore(decisions_file(run), read_only=True) as store:
-        return store.labels()
-
-
 def other_images(
     categories: list[str], data: Path, tags: Path | None, format: str, options: dict[str, Any]
 ) -> Annotations:
     """Images with their tags, or without any if DATA is just a folder of images."""
-    told = tags is not None or options or format != "auto"
+    says_how_to_read = tags is not None or options or format != "auto"
     try:
         return in_model_order(read_annotations(data, tags=tags, format=format, **options), categories, data)
     except UserError:
-        if told or not data.exists():
+        if says_how_to_read or not data.exists():
             raise
     files = [str(file) for file in find_images([data])]
     labels = np.zeros((len(files), len(categories)), dtype=np.int8)
@@ -193,7 +185,7 @@ def lines(found: Found, table: LabelTable) -> Iterator[dict[str, Any]]:
         line = {
             "image": images.images[row],
             "tag": images.categories[column],
-            "probability": round(float(table.probabilities[m]), 4),
+            "probability": round(float(table.probabilities[m]), 7),
             "threshold": round(float(thresholds[column]), 4),
             "status": "new" if decision == UNDECIDED else "decided",
             "decision": DECISIONS[decision],

@@ -54,8 +54,9 @@ def make_example(folder: Path, seed: int = 0, *, quiet: bool = False) -> list[st
     return [
         f"{NUM_PHOTOS} pictures in {photos}; their keywords are in the files. Next:",
         f"  fewtags check {photos}",
-        f"  fewtags train {config} --out {run}     (with a small backbone for drawings; yours need no such file)",
+        f"  fewtags train {config} --out {run}",
         f"  fewtags review {run}",
+        f"{config.name} names a small backbone for drawings; photos of your own need no such file.",
     ]
 
 

@@ -102,6 +102,10 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         self.names = names
 
     @property
+    def name_scorer(self) -> NameScorer | None:
+        return self.names
+
+    @property
     def needs_labels(self) -> bool:
         return self.names is None
 
@@ -117,7 +121,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         """
         if self.names is None:
             return None
-        return self.names.scores(unit_features * (NAME_SHARPNESS * self.feature_norm))
+        return self.names.scores(unit_features.to(self.feature_norm) * (NAME_SHARPNESS * self.feature_norm))
 
     def forward(self, feature_map: Tensor) -> Outputs:
         pooled = unit_length(feature_map.float().mean((2, 3)))  # [B, D]
@@ -182,9 +186,13 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
     def initialise(self, problem: Problem) -> None:
         self.groups = problem.groups
 
+    @property
+    def finds_bursts(self) -> bool:
+        return self.config.bursts
+
     def units(self, features: Tensor, groups: Tensor | None) -> Tensor | None:
         """[N] which images are judged without each other: given `groups`, else bursts if these are wanted."""
-        if groups is not None or not self.config.bursts:
+        if groups is not None or not self.finds_bursts:
             return groups
         return burst_leaders(unit_length(features), least=SAME_MOMENT)
 

@@ -97,9 +97,9 @@ class LabelState:
     def version(self, row: int, column: int) -> int:
         return self._versions.get((row, column), 0)
 
-    def history(self) -> Iterable[tuple[Place, list[Decision]]]:
-        """Every decided label with all decisions about it that stand, oldest first."""
-        return ((place, found) for place, found in self._history.items() if found)
+    def opinions(self) -> Iterable[tuple[Place, list[tuple[str, int]]]]:
+        """Every decided label with who said what about it, oldest first."""
+        return ((place, [(d.reviewer, d.new) for d in found]) for place, found in self._history.items() if found)
 
     def row(self, image: str) -> int | None:
         return self._row.get(image)

@@ -178,16 +178,16 @@ class ForecastOut(BaseModel):
 
     @classmethod
     def of(cls, session: ReviewSession, category: str) -> ForecastOut:
-        told = session.forecast(category)
-        known = told.threshold is not None and told.threshold.probability <= 1
-        value, low, high = (round(number, 1) for number in told.missing)
+        forecast = session.forecast(category)
+        known = forecast.threshold is not None and forecast.threshold.probability <= 1
+        value, low, high = (round(number, 1) for number in forecast.missing)
         return cls(
             answers=NEXT,
-            found=round(told.next_found, 1),
+            found=round(forecast.next_found, 1),
             missing=(value, low, high),
-            enough=told.enough,
-            threshold=told.threshold.probability if known and told.threshold is not None else None,
-            promised=told.threshold.promised if known and told.threshold is not None else None,
+            enough=forecast.enough,
+            threshold=forecast.threshold.probability if known and forecast.threshold is not None else None,
+            promised=forecast.threshold.promised if known and forecast.threshold is not None else None,
         )
 
 

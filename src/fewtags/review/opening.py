@@ -16,10 +16,9 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.images import open_image
 from fewtags.data.inputs import Picture
 from fewtags.data.prepare import prepare_data
-from fewtags.discovery import images_with_unknown_tags
 from fewtags.engine.features import cache_root
-from fewtags.engine.judge import Judge
 from fewtags.engine.model_outputs import kept_bursts, model_outputs
+from fewtags.engine.own_images import OwnImages
 from fewtags.engine.prediction import pooled_features
 from fewtags.engine.record import load_run_config
 from fewtags.engine.run_folder import RunFolder
@@ -52,9 +51,9 @@ class Review:
 def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet: bool = False) -> Review:
     """Works for runs of any method. The features are computed on first use, which takes a while."""
     config, saved = load_run_config(run), load_model(run)
-    annotations, _ = images_with_unknown_tags(prepare_data(config.data, config.seed))
-    outputs = model_outputs(saved, annotations, config=config, quiet=quiet)
-    judge = Judge.of(outputs, annotations.labels, saved.classifier.head, groups=annotations.groups)
+    own = OwnImages.of(prepare_data(config.data, config.seed))
+    annotations = own.annotations
+    outputs, judge = own.judge(saved, config, quiet=quiet)
     readable = outputs.readable
     file = decisions_file(run)
     store = DecisionStore(file if has_decisions(run) or not read_only else None, read_only=read_only)
@@ -74,11 +73,26 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
         word=lambda text: phrases.find(text).scores,
         leaders=kept_bursts(outputs, features, RunFolder(run).outputs),
     )
-    search = Search(
-        features, readable, phrase=phrases.find, features_of=lambda contents: pooled_features(saved, opened(contents))
-    )
+    search = make_search(saved, features, readable, phrases)
     about = {"run": name, "folder": str(run), "method": config.method_name, "reviewer": reviewer}
     return Review(session, search, pictures, HeatMaps(saved, pictures), about, has_changed(run, annotations))
+
+
+def open_search(run: Path, *, quiet: bool = False) -> tuple[Search, Annotations]:
+    """To find images of a run without reviewing it."""
+    config, saved = load_run_config(run), load_model(run)
+    annotations = OwnImages.of(prepare_data(config.data, config.seed)).annotations
+    outputs = model_outputs(saved, annotations, config=config, quiet=quiet)
+    features = outputs.unit_features(np.arange(len(outputs)))
+    phrases = phrases_of(saved, config, annotations, features)
+    return make_search(saved, features, outputs.readable, phrases), annotations
+
+
+def make_search(saved: SavedModel, features: Tensor, readable: np.ndarray, phrases: Phrases) -> Search:
+    def features_of(contents: Sequence[bytes]) -> Tensor:
+        return pooled_features(saved, opened(contents))
+
+    return Search(features, readable, phrase=phrases.find, features_of=features_of)
 
 
 def opened(contents: Sequence[bytes]) -> list[Picture]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
+from fewtags.data.agreement import is_disputed
 from fewtags.labels import PRESENT, UNKNOWN
-from fewtags.review.agreement import in_dispute
 from fewtags.review.labels import LabelState
 from fewtags.review.ranker import LIKELY, Ranker
 
@@ -77,11 +77,11 @@ class Queues:
         self.state, self.ranker, self.leaders, self.readable, self.sample = state, ranker, leaders, readable, sample
 
     def queue(self, column: int, view: View, after: Queue | None = None) -> Queue:
-        member, worth = self.members(column, view)
-        chosen = member & self._filter(column, view, worth)
+        member, chance = self.members(column, view)
+        chosen = member & self._filter(column, view, chance)
         if after is not None:
             chosen[after.order] = False
-        rows = self._ordered(column, view, np.flatnonzero(chosen), worth)
+        rows = self._ordered(column, view, np.flatnonzero(chosen), chance)
         queue = self._stacked(rows, int(member.sum()), view.stacks)
         return queue if after is None else after.followed_by(queue)
 
@@ -102,16 +102,16 @@ class Queues:
 
     def disputed(self, column: int) -> list[int]:
         """The rows about which two reviewers disagree and no third has decided."""
-        return in_dispute(self.state, column)
+        return [row for (row, of), said in self.state.opinions() if of == column and is_disputed(said)]
 
-    def _filter(self, column: int, view: View, worth: np.ndarray) -> np.ndarray:
+    def _filter(self, column: int, view: View, chance: np.ndarray) -> np.ndarray:
         low, high = view.lowest, view.highest
         if view.lowest is None and view.status == "open":
             if view.queue == "missing" and not self.ranker.is_new(column):
                 low = LIKELY
             if view.queue == "doubtful":
                 high = min(high, LIKELY)  # the picture speaks against the tag
-        chosen = (worth >= (low or 0.0)) & (worth <= high)
+        chosen = (chance >= (low or 0.0)) & (chance <= high)
         if view.text:
             text, images = view.text.lower(), self.state.annotations.images
             chosen &= np.fromiter((text in image.lower() for image in images), bool, len(images))
@@ -122,15 +122,15 @@ class Queues:
             chosen &= np.isin(np.arange(len(chosen)), theirs)
         return chosen
 
-    def _ordered(self, column: int, view: View, rows: np.ndarray, worth: np.ndarray) -> np.ndarray:
+    def _ordered(self, column: int, view: View, rows: np.ndarray, chance: np.ndarray) -> np.ndarray:
         if view.queue == "random":
-            place = np.empty(len(worth), dtype=np.int64)
+            place = np.empty(len(chance), dtype=np.int64)
             sample = self.sample(column)
             place[sample] = np.arange(len(sample))
             return rows[np.argsort(place[rows], kind="stable")]
         if view.queue == "missing" and self.ranker.is_new(column):
             return self.ranker.order(column, rows)
-        key = {"doubtful": worth, "uncertain": np.abs(worth - 0.5)}.get(view.queue, -worth)
+        key = {"doubtful": chance, "uncertain": np.abs(chance - 0.5)}.get(view.queue, -chance)
         return rows[np.argsort(key[rows], kind="stable")]
 
     def _stacked(self, rows: np.ndarray, out_of: int, stacks: bool) -> Queue:

@@ -58,13 +58,12 @@ class Ranker:
         """`word` gives the name scores [N] of a phrase, or None where nothing is known of it."""
         self.state, self.judge, self.model, self.features = state, judge, judge.model, unit_features
         self.readable, self.seed, self.word = readable, seed, word
-        self.kept = self.model.kept()
         self.correction: Correction = judge.learn([], [], [])
-        self._answered = 0  # number of decisions it was learned from
-        self._lessons: dict[int, tuple[int, Lesson | None]] = {}  # column -> stamp, what the decisions teach
+        self._changes = 0  # of labels, up to which it was learned from decisions
+        self._lessons: dict[int, tuple[int, Lesson | None]] = {}  # column -> changes, what the decisions teach
         self._learned: dict[int, tuple[int, Learned]] = {}
         self._priors: dict[int, Tensor | None] = {}
-        self._chances: OrderedDict[int, tuple[tuple[int, int], Chances]] = OrderedDict()
+        self._chances: OrderedDict[int, tuple[int, Chances]] = OrderedDict()
         self._age = state.age
 
     @cached_property
@@ -73,19 +72,19 @@ class Ranker:
         return torch.cat([self.model.inputs(part) for part in self.features.split(_ROWS_AT_ONCE)])
 
     def follow(self) -> None:
-        """After the labels changed: what decisions about unknown labels say about all others, again when there are a
-        few per cent more of them. The rest is computed on demand."""
+        """After the labels changed: what decisions about unknown labels say about all others. The rest is computed on
+        demand."""
         if self._age != self.state.age:
             self._age = self.state.age
             for kept in (self._lessons, self._learned, self._priors, self._chances):
                 kept.clear()
-        decided = self.state.decided[: self.state.book.own]
-        number = sum(map(len, decided))
-        if number and abs(number - self._answered) <= self._answered // 50:
+        changes = sum(self.state.stamps)
+        if changes == self._changes:
             return
+        decided = self.state.decided[: self.state.book.own]
         said = [(row, column, d.new) for column, of in enumerate(decided) for row, d in of.items()]
         rows, columns, labels = zip(*said, strict=True) if said else ((), (), ())
-        self.correction, self._answered = self.judge.learn(rows, columns, labels), number
+        self.correction, self._changes = self.judge.learn(rows, columns, labels), changes
 
     @property
     def answers(self) -> Answers:
@@ -95,11 +94,10 @@ class Ranker:
 
     def chances(self, column: int) -> Chances:
         """Chances from all that is known now. Those of the most recent categories are cached until a decision."""
-        stamp = (self.state.stamps[column], self._answered)
         before, found = self._chances.get(column, (None, None))
-        if found is None or before != stamp:
+        if found is None or before != self._changes:
             found = self._of_new(column) if self.is_new(column) else self.own_chances(column, self.lesson(column))
-            self._chances[column] = (stamp, found)
+            self._chances[column] = (self._changes, found)
         _keep_last(self._chances, column)
         return found
 
@@ -120,28 +118,13 @@ class Ranker:
 
     def lesson(self, column: int) -> Lesson | None:
         """What the decisions about one of the run's own tags teach; None if there are none."""
-        stamp, lesson = self._lessons.get(column, (0, None))
-        if stamp != self.state.stamps[column]:
-            rows, present = self.state.answers(column)
-            readable = self.readable[rows]
-            rows, present = rows[readable], present[readable]
-            lesson = self._taught(column, rows, present, lesson) if len(rows) else None
-            self._lessons[column] = (self.state.stamps[column], lesson)
+        before, lesson = self._lessons.get(column, (-1, None))
+        if before != self._changes:
+            decided = self.state.decided[column]
+            labels = np.array([decision.new for decision in decided.values()], dtype=np.int64)
+            lesson = self.judge.lesson(column, np.array(list(decided), dtype=np.int64), labels, lesson)
+            self._lessons[column] = (self._changes, lesson)
         return lesson
-
-    def _taught(self, column: int, rows: np.ndarray, present: np.ndarray, start: Lesson | None) -> Lesson:
-        base = torch.from_numpy(self.judge.odds[rows, column])
-        unknown = torch.from_numpy(self.state.given[rows, column] == UNKNOWN)
-        odds = torch.where(unknown, self.answers.if_unknown(base, column), self.answers.present(base, column))
-        sample = self.answers.if_unknown(self.odds_of_sample[:, column], column)
-        return self.kept.learn(self.inputs[torch.from_numpy(rows)], torch.from_numpy(present), odds, sample, start)
-
-    @cached_property
-    def odds_of_sample(self) -> Tensor:
-        """[S, C] of the images that lessons keep in place."""
-        sample = self.model.sample.float()
-        names = None if self.judge.name_scorer is None else self.judge.name_scorer(sample)
-        return self.model.base_odds(self.model.scores(sample, names))
 
     # --- tags that reviewers added ---
 

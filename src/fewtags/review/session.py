@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fewtags.data.agreement import Agreement
 from fewtags.data.annotations import Annotations
 from fewtags.engine.judge import Judge
 from fewtags.errors import UserError
@@ -29,7 +30,6 @@ from fewtags.presence.answers import Correction
 from fewtags.presence.bursts import burst_leaders
 from fewtags.presence.estimates import Estimates, estimate
 from fewtags.presence.new_tag import Forecast
-from fewtags.review.agreement import Agreement
 from fewtags.review.labels import LabelState, Place
 from fewtags.review.queues import QUEUES, STATUSES, LiveQueue, Queue, QueueName, Queues, Status, View
 from fewtags.review.ranker import LIKELY, Chances, Ranker
@@ -184,7 +184,7 @@ class ReviewSession:
 
     def agreement(self) -> Agreement:
         with self.lock:
-            return Agreement.of(history for _, history in self.state.history())
+            return Agreement.of(said for _, said in self.state.opinions())
 
     # --- decisions ---
 

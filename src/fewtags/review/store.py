@@ -188,6 +188,14 @@ def has_decisions(run: Path) -> bool:
     return file.is_file() or SealedLines.beside(file).exists()
 
 
+def standing_decisions(run: Path) -> dict[tuple[str, str], int]:
+    """(image, tag) -> 1 present, 0 unsure, -1 absent, of all reviews of a run."""
+    if not has_decisions(run):
+        return {}
+    with DecisionStore(decisions_file(run), read_only=True) as store:
+        return store.labels()
+
+
 class DecisionStore:
     def __init__(self, file: Path | None, *, read_only: bool = False):
         """Open or create the file; `read_only` requires an existing one and never writes. None: in memory."""

@@ -7,29 +7,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fewtags.labels import UNKNOWN
-from fewtags.review.labels import LabelState
-from fewtags.review.store import Decision
 
-Ratings = dict[str, int]  # what each reviewer said last of one label
+Opinions = Sequence[tuple[str, int]]  # reviewer and label, of one label, oldest first
 
 
-def ratings(decisions: Sequence[Decision]) -> Ratings:
-    """From the decisions about a label that stand, oldest first. "Unsure" is no opinion."""
-    last = {decision.reviewer: decision.new for decision in decisions}
-    return {reviewer: label for reviewer, label in last.items() if label != UNKNOWN}
+def ratings(opinions: Opinions) -> dict[str, int]:
+    """What each reviewer said last. "Unsure" is no opinion."""
+    return {reviewer: label for reviewer, label in dict(opinions).items() if label != UNKNOWN}
 
 
-def is_disputed(decisions: Sequence[Decision]) -> bool:
-    """Did two say different things, without a third who said something after them?"""
-    said = ratings(decisions)
+def is_disputed(opinions: Opinions) -> bool:
+    """Did two say different things, without a third who settled it?"""
+    said = ratings(opinions)
     if len(set(said.values())) < 2:
         return False
-    return len(said) < 3 or Counter(said.values()).most_common(1)[0][1] * 2 <= len(said)
-
-
-def in_dispute(state: LabelState, column: int) -> list[int]:
-    """The rows of a tag about which two reviewers disagree and no third has decided."""
-    return [row for (row, of), history in state.history() if of == column and is_disputed(history)]
+    return Counter(said.values()).most_common(1)[0][1] * 2 <= len(said)
 
 
 @dataclass(frozen=True)
@@ -42,7 +34,7 @@ class Agreement:
     alpha: float | None  # Krippendorff's, nominal: 1 perfect, 0 as by chance
 
     @classmethod
-    def of(cls, decided: Iterable[Sequence[Decision]]) -> Agreement:
+    def of(cls, decided: Iterable[Opinions]) -> Agreement:
         every = list(decided)
         units = [list(said.values()) for said in map(ratings, every) if len(said) >= 2]
         raw, alpha = krippendorff(units)
