@@ -65,6 +65,10 @@ class Head(nn.Module, Generic[C]):
 
     def __init__(self, config: C, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__()
+        if self.spec.needs_words and words is None:
+            raise UserError(
+                f"{type(self).__name__} needs word vectors of the categories; build the problem with `words`."
+            )
         self.config = config
         self.in_channels, self.num_categories = in_channels, num_categories
 

@@ -51,7 +51,8 @@ class Review:
 def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet: bool = False) -> Review:
     """Works for runs of any method. The features are computed on first use, which takes a while."""
     config, saved = load_run_config(run), load_model(run)
-    own = OwnImages.of(prepare_data(config.data, config.seed))
+    data = prepare_data(config.data, config.seed)
+    own = OwnImages.of(data)
     annotations = own.annotations
     outputs, judge = own.judge(saved, config, quiet=quiet)
     readable = outputs.readable
@@ -75,7 +76,7 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
     )
     search = make_search(saved, features, readable, phrases)
     about = {"run": name, "folder": str(run), "method": config.method_name, "reviewer": reviewer}
-    return Review(session, search, pictures, HeatMaps(saved, pictures), about, has_changed(run, annotations))
+    return Review(session, search, pictures, HeatMaps(saved, pictures), about, has_changed(run, data.train))
 
 
 def open_search(run: Path, *, quiet: bool = False) -> tuple[Search, Annotations]:
@@ -134,12 +135,12 @@ def phrases_of(saved: SavedModel, config: RunConfig, annotations: Annotations, u
     return Phrases(source, sharpness, unit_features)
 
 
-def has_changed(run: Path, annotations: Annotations) -> bool:
-    """Have images, categories or labels changed since the run was trained?"""
+def has_changed(run: Path, trained_on: Annotations) -> bool:
+    """Have training images, categories or labels changed since the run was trained?"""
     record = RunFolder(run).data
     if not record.is_file():
         return False
     train = read_object(record).get("train")
     if not isinstance(train, dict):
         raise damaged(record)
-    return train.get("hash") != annotations.content_hash()
+    return train.get("hash") != trained_on.content_hash()

@@ -18,8 +18,8 @@ import { Toolbar } from "./toolbar.js";
 const QUEUES = [
   ["audit", "Audit", "A few questions across all tags, whose answers say how complete the tags are"],
   ["missing", "Suggested missing", "Unlabelled tags that the model predicts, most certain first"],
-  ["doubtful", "Doubtful given", "Given tags that the model would not predict without this image's own label"],
-  ["random", "Random sample", "Suggestions in random order, for an unbiased estimate of how many are right"],
+  ["doubtful", "Doubtful", "Given tags that the picture speaks against: it looks less like them than a random one"],
+  ["random", "Random", "Suggestions in random order, for an unbiased estimate of how many are right"],
   ["uncertain", "Least certain", "Where an answer teaches the model most"],
   ["disputed", "Disputed", "Where two reviewers disagree: a third decides"],
 ];
@@ -422,6 +422,7 @@ class App {
   async find(title, asked, text = "") {
     try {
       const found = await asked;
+      clearNotice();
       openHits(title, found, {
         readOnly: this.session.read_only,
         tag: this.place.get("tag"),
@@ -615,7 +616,7 @@ class App {
       smaller: () => this.grid.resize(-1),
       larger: () => this.grid.resize(1),
       search: () => (this.openTags(true), byId("tag-search").focus()),
-      find: () => byId("find").focus(),
+      find: () => (this.openTags(true), byId("find").focus()),
       like: () => this.moreLike(),
       newTag: () => this.newTag(),
       help: () => this.help(),

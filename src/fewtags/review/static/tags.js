@@ -111,7 +111,7 @@ export function openHits(title, found, { readOnly, tag, newTag, like, yes }) {
     );
     return tile;
   };
-  const row = h("div", { class: "row buttons" });
+  const row = h("div", { class: "row buttons hit-acts" });
   if (!readOnly) row.append(act("+ New tag from these…", newTag), act(`✓ Yes for “${tag}”`, yes));
   row.append(act("More like these", like), count);
   const content = h("div", { class: "search" }, h("p", { class: "quiet" }, found.sentence), row, h("div", { class: "hits" }, ...found.hits.map(hit)));
