@@ -91,6 +91,11 @@ class Head(nn.Module, Generic[C]):
         """[N, C] what the names say about images with these features of length 1 [N, D]; None without names."""
         return None
 
+    @property
+    def finds_bursts(self) -> bool:
+        """Are photos judged without their bursts, where the data has no groups?"""
+        return False
+
     def initialise(self, problem: Problem) -> None:
         """Called before a new or resumed run: sets what depends on the training labels, such as initial biases. A
         model that only predicts has it in its saved state."""
