@@ -34,8 +34,8 @@ def draw(rows: list[dict[str, str]]) -> str:
 
     height = ROW * len(TAGGERS) + 70
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="13" '
-        'role="img" aria-label="Estimated over true number of missing tags">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
+        'font-size="13" role="img" aria-label="Estimated over true number of missing tags">',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
     ]
     for number, (key, name) in enumerate(TAGGERS.items()):
@@ -45,9 +45,8 @@ def draw(rows: list[dict[str, str]]) -> str:
             value, low, high = ratios(rows, key, answers)
             y = top + bar * 18
             lines.append(f'<rect x="{LEFT}" y="{y}" width="{x(value) - LEFT:.1f}" height="14" fill="{colour}"/>')
-            lines.append(
-                f'<line x1="{x(low):.1f}" x2="{x(high):.1f}" y1="{y + 7}" y2="{y + 7}" stroke="#222" stroke-width="1.5"/>'
-            )
+            ends = f'x1="{x(low):.1f}" x2="{x(high):.1f}" y1="{y + 7}" y2="{y + 7}"'
+            lines.append(f'<line {ends} stroke="#222" stroke-width="1.5"/>')
     bottom = 16 + ROW * len(TAGGERS)
     for mark in (0, 0.5, 1, 1.5):
         dash = "" if mark == 1 else ' stroke-dasharray="2 4"'
