@@ -17,8 +17,8 @@ HEAVY = ("torch", "timm", "torchvision", "numpy", "PIL", "yaml", "rich", "fewtag
 
 def test_the_commands_are_these():
     assert set(COMMANDS) == {
-        "demo", "check", "prepare", "train", "evaluate", "predict", "update", "cache", "untag", "discover", "apply", "compare",
-        "explain", "export", "audit", "review", "serve", "bench", "report", "methods", "doctor",
+        "demo", "check", "prepare", "train", "evaluate", "predict", "update", "cache", "untag", "discover", "apply",
+        "compare", "explain", "export", "audit", "review", "serve", "bench", "report", "methods", "doctor",
     }  # fmt: skip
 
 
