@@ -9,7 +9,7 @@ endif
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 comma := ,
 
-.PHONY: help setup demo browser test test-slow test-lowest others lint format docs docs-serve coverage release-check lock clean
+.PHONY: help setup demo browser test unit test-slow test-lowest others lint format docs docs-serve coverage release-check lock clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -34,7 +34,9 @@ browser:  ## Install the browser (Debian's chromium) in which the tests try the 
 	@command -v chromium || $$(test "$$(id -u)" = 0 || echo sudo) apt-get install -y chromium
 
 # All tests of a file run in one of the two processes, so that what they share (runs, exported models, clusters) is made once.
-test: setup lint  ## Check style and types, then run the tests on two cores
+test: setup lint unit  ## Check style and types, then run the tests on two cores
+
+unit: setup  ## Only the tests
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "No browser is installed, so the review page is not tried in one; \`make browser\` installs it."
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" --durations=10
@@ -71,12 +73,14 @@ format: setup  ## Let ruff put the code in shape
 docs: setup  ## Build the documentation into site/; a broken link is an error
 	$(TEST_ENV) $(BIN)/python tools/make_reference.py
 	$(BIN)/zensical build --clean --strict
+	$(BIN)/python tools/make_llms.py --site site
 
 docs-serve: docs  ## Read the documentation in a browser: http://127.0.0.1:8008
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory site 8008
 
+COVERAGE_FLOOR := 85
 coverage: setup  ## Run the tests and show which lines they reach
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" --cov=fewtags --cov-report=term:skip-covered --cov-report=xml
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" --cov=fewtags --cov-report=term:skip-covered --cov-report=xml --cov-fail-under=$(COVERAGE_FLOOR)
 
 release-check: setup  ## Build the wheel, install it into a clean environment and try it there
 	$(BIN)/python tools/release_check.py
@@ -84,7 +88,7 @@ release-check: setup  ## Build the wheel, install it into a clean environment an
 # The extra `words` is left out: with its vectors installed, `words.source=auto` would mean something else here than for
 # most users.
 lock: setup  ## Choose versions anew; the file names packages and versions, never where they come from
-	UV=$$(command -v uv || echo $(BIN)/uv); $$UV pip compile --quiet pyproject.toml --extra dev --extra clip --universal \
+	UV=$$(command -v uv || echo $(BIN)/uv); $$UV pip compile --quiet pyproject.toml --extra all-dev --extra clip --universal \
 	  --python-version 3.11 --no-header --no-annotate --no-emit-index-url --no-emit-find-links --upgrade -o requirements.lock
 
 clean:  ## Remove the environment and everything made

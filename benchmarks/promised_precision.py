@@ -9,7 +9,6 @@ results/small-archives/other-draws.csv as draws finish, skips those it finds the
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from dataclasses import dataclass
 from itertools import product
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from coco_features import read_features
 from result_rows import append_result, read_results
+from shared_data import shared_backbone, shared_parser
 from torch import Tensor
 
 from fewtags.data.annotations import Annotations
@@ -28,7 +28,7 @@ from fewtags.data.preprocess import InputConfig
 from fewtags.engine.features import FeatureMaker, cached_batches
 from fewtags.labels import PRESENT
 from fewtags.metrics import mean_average_precision
-from fewtags.models.backbones import Backbone, create_backbone
+from fewtags.models.backbones import Backbone
 from fewtags.models.closed_form import NAME_SHARPNESS
 from fewtags.models.names import NameScorer, find_names
 from fewtags.presence.model import Presence
@@ -121,17 +121,13 @@ def table(rows: list[dict[str, str]]) -> str:
 
 @torch.no_grad()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
-    parser.add_argument("--cache", default="feature-cache")
-    parser.add_argument("--seeds", default="30,31,32,33")
+    parser = shared_parser(__doc__, seeds="30,31,32,33")
     parser.add_argument("--tables", action="store_true", help="only print the table of what was measured")
     options = parser.parse_args()
     if not options.tables:
-        weights = options.shared / "weights/tf_efficientnet_lite0_fp16.safetensors"
-        backbone = create_backbone("tf_efficientnet_lite0", pretrained=False, weights=weights, keep_classifier=True)
+        backbone = shared_backbone(options.shared)
         sets = {
-            "voc2007": read_voc(options.shared, options.cache, backbone.eval()),
+            "voc2007": read_voc(options.shared, options.cache, backbone),
             "coco": read_coco(options.shared, backbone),
         }
         done = {tuple(row[field] for field in FIELDS[:5]) for row in read_results(RESULTS)}

@@ -9,21 +9,19 @@ is in them. Appends to results/typed-tags/runs.csv, skips what it finds there, a
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import torch
 from result_rows import append_result, read_results
 from selection import COIN, ROOT, Case, Photos, read_coco, read_voc
+from shared_data import shared_backbone, shared_parser
 
 from fewtags.data.formats import read_annotations
 from fewtags.data.formats.voc import largest_shares
 from fewtags.data.partial_labels import hide_labels, tagged_by
 from fewtags.metrics import mean_average_precision
-from fewtags.models.backbones import create_backbone
 from fewtags.models.heads import Standardise
 from fewtags.models.logistic import choose_strength, fit, logits
 
@@ -90,14 +88,9 @@ def table(rows: list[dict[str, str]]) -> str:
 
 @torch.no_grad()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
-    parser.add_argument("--cache", default="feature-cache")
-    parser.add_argument("--seeds", default="0,1,2")
-    options = parser.parse_args()
-    weights = options.shared / "weights/tf_efficientnet_lite0_fp16.safetensors"
-    backbone = create_backbone("tf_efficientnet_lite0", pretrained=False, weights=weights, keep_classifier=True)
-    coco = read_coco(options.shared, backbone.eval())
+    options = shared_parser(__doc__, seeds="0,1,2").parse_args()
+    backbone = shared_backbone(options.shared)
+    coco = read_coco(options.shared, backbone)
     photos = read_voc(options.shared, options.cache, backbone)
     shares = largest_shares(read_annotations(str(options.shared / "data/VOCdevkit")).split("test"))
     assert shares is not None

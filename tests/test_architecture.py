@@ -1,7 +1,8 @@
-"""docs/architecture.md names what there is, and its layers are those that import-linter enforces."""
+"""docs/architecture.md names what there is: its layers are enforced, its tree is made from the modules."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import tomllib
 from pathlib import Path
@@ -29,3 +30,19 @@ def test_files_named_by_their_room_are_in_it():
     for path in re.findall(r"\b((?:data|models|methods|engine|experiments|tests)/[\w/]+\.py)\b", PAGE):
         base = PROJECT if path.startswith("tests/") else PACKAGE
         assert (base / path).is_file(), path
+
+
+def test_the_tree_is_up_to_date():
+    spec = importlib.util.spec_from_file_location("make_tree", PROJECT / "tools" / "make_tree.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert tool.with_tree(PAGE) == PAGE, "run: python tools/make_tree.py"
+    assert "  contract.py                   The types that data, models and methods exchange" in PAGE
+
+
+def test_the_notes_on_the_paper_are_numbered_in_order():
+    text = (PROJECT / "docs" / "paper-notes.md").read_text(encoding="utf-8")
+    numbers = [int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    named = {int(number) for number in re.findall(r"[Nn]otes? (\d+)", text)}
+    assert named <= set(numbers)

@@ -14,12 +14,12 @@ from fewtags.discovery import (
     LabelTable,
     decisions_about,
     discover,
-    images_with_unknown_tags,
     similar_positives,
 )
 from fewtags.engine.features import LoadedFeatures
 from fewtags.engine.judge import Judge
 from fewtags.engine.model_outputs import ModelOutputs
+from fewtags.engine.own_images import OwnImages
 from fewtags.presence.ridge import unit_length
 from made_features import some_images
 
@@ -66,7 +66,20 @@ def test_missing_tags_are_unknown_and_sorted_and_mostly_right(made, judge):
     assert (made.labels[table.rows, table.columns] == 0).all()
     assert (np.diff(table.probabilities) <= 1e-6).all()
     promised, right = table.expected_precision(len(table)), table.precision(made.truth, len(table))
-    assert right - 0.12 < promised < right + 0.1  # log-odds are straight here, those of photos are bent
+    assert promised < right + 0.05  # log-odds are straight here and bent in photos, so without answers it is cautious
+
+
+def test_answers_make_the_promise_right():
+    made = Made()
+    judge = made.judge()
+    unknown = np.argwhere(made.labels == 0)
+    asked = unknown[np.random.default_rng(1).choice(len(unknown), 600, replace=False)].T
+    hopeful = judge.hidden()[asked[0], asked[1]].argsort()[-200:]
+    rows, columns = asked[0][hopeful], asked[1][hopeful]
+    judge.learn(rows, columns, np.where(made.truth[rows, columns], 1, -1))
+    table = discover(made.outputs, made.labels, judge, min_probability=0.5).missing
+    promised, right = table.expected_precision(len(table)), table.precision(made.truth, len(table))
+    assert promised == pytest.approx(right, abs=0.08)
 
 
 def test_by_default_what_is_more_likely_right_than_wrong_is_listed(made, judge):
@@ -118,11 +131,11 @@ def test_other_images_are_judged_by_the_same_model(made, judge):
     assert len(found.doubtful) == 0
     table = found.missing
     promised, right = table.expected_precision(len(table)), table.precision(made.truth[rest], len(table))
-    assert right - 0.15 < promised < right + 0.1
+    assert promised < right + 0.05
     # Unknown is taken for "not tagged by these people", so some of what they would have tagged is not expected.
     present, left_by_people = (int(part[rest].sum()) for part in (made.truth, made.truth - made.labels))
     assert left_by_people < found.expected < present
-    assert found.expected == pytest.approx(present, rel=0.15)
+    assert found.expected == pytest.approx(present, rel=0.25)
 
 
 # --- doubtful tags ---
@@ -221,9 +234,11 @@ def test_partly_labelled_validation_images_are_looked_at_too():
         return Annotations.from_tags(list(names), [["x"]] * len(names), categories=["x", "y"], complete=complete)
 
     train, val, test = part("abc", False), part("de", False), part("f", True)
-    images, truth = images_with_unknown_tags(RunData(train, None, val, test))
+    own = OwnImages.of(RunData(train, None, val, test))
+    images, truth = own.annotations, own.truth
     assert images.images == list("abcde")
     assert truth is None
-    images, truth = images_with_unknown_tags(RunData(train, train.labels, None, test))
+    own = OwnImages.of(RunData(train, train.labels, None, test))
+    images, truth = own.annotations, own.truth
     assert images.images == list("abc")
     assert truth is not None

@@ -17,8 +17,9 @@ HEAVY = ("torch", "timm", "torchvision", "numpy", "PIL", "yaml", "rich", "fewtag
 
 def test_the_commands_are_these():
     assert set(COMMANDS) == {
-        "demo", "check", "prepare", "train", "evaluate", "predict", "update", "cache", "untag", "discover", "apply",
-        "compare", "explain", "export", "audit", "review", "serve", "bench", "report", "methods", "doctor",
+        "demo", "example", "check", "prepare", "train", "evaluate", "predict", "update", "cache", "untag", "discover",
+        "apply", "compare", "explain", "export", "search", "audit", "review", "serve", "bench", "report", "methods",
+        "doctor",
     }  # fmt: skip
 
 

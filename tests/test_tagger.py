@@ -9,18 +9,12 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from conftest import TINY, Cli
+from conftest import Cli
 from fewtags import Annotations, Tagger
 from fewtags.errors import UserError
 from fewtags.metrics import mean_average_precision
 from fewtags.models.saved import load_model
-
-SETTINGS = [setting for setting in TINY if not setting.startswith(("method", "model.backbone", "model.pretrained"))]
-
-
-def make(**parameters) -> Tagger:
-    given = {"method": "an", "backbone": "test_resnet", "pretrained": False, "settings": SETTINGS, **parameters}
-    return Tagger(**given)
+from made_taggers import SETTINGS, make
 
 
 @pytest.fixture(scope="module")

@@ -11,16 +11,9 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, TensorDataset
 
-from conftest import TINY
 from fewtags import Annotations, Tagger
 from fewtags.errors import UserError
-
-SETTINGS = [setting for setting in TINY if not setting.startswith(("method", "model.backbone", "model.pretrained"))]
-
-
-def make(**parameters) -> Tagger:
-    given = {"method": "an", "backbone": "test_resnet", "pretrained": False, "settings": SETTINGS, **parameters}
-    return Tagger(**given)
+from made_taggers import make
 
 
 @pytest.fixture(scope="module")

@@ -140,6 +140,21 @@ def demo(
 
 
 @app.command()
+def example(
+    folder: Annotated[Path, typer.Argument(help="Folder to create.")] = Path("example"),
+    seed: Annotated[int, typer.Option(help="Another seed draws other pictures.")] = 0,
+    quiet: Quiet = False,
+) -> None:
+    """Make a small photo archive to try every command on: drawn pictures with keywords in the files.
+
+    Needs no network: a small backbone for such drawings is part of fewtags.
+    """
+    from fewtags.commands.example import make_example
+
+    print("\n".join(make_example(folder, seed, quiet=quiet)))
+
+
+@app.command()
 @grouped
 def check(
     data: Data,
@@ -260,7 +275,13 @@ def evaluate(
     split: Annotated[
         str | None, typer.Option(help="train, val, test, or all of DATA (default: test, else val).")
     ] = None,
-    threshold: Annotated[str, typer.Option(help="A number, or 'saved' for the model's own.")] = "0.5",
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            help="A number, or 'saved' for the model's own.",
+            show_default="0.5 with complete labels, as is usual; 'saved' where labels are partial",
+        ),
+    ] = None,
     per_category: Annotated[bool, typer.Option("--per-category", help="List every category's AP.")] = False,
     min_map: Annotated[
         float | None, typer.Option(min=0, max=1, help="Exit with code 4 when mAP is below this (0 to 1).")
@@ -307,13 +328,17 @@ def predict(
     top: Annotated[int | None, typer.Option(min=1, help="At most this many tags per image.")] = None,
     all_scores: Annotated[bool, typer.Option("--all-scores", help="Write the probability of every category.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the --out file.")] = False,
+    as_new: Annotated[
+        bool, typer.Option("--as-new", help="Tag the run's own photos as if their known tags were not known.")
+    ] = False,
     speed: InferenceOptions,
     machines: ClusterOptions,
     quiet: Quiet = False,
 ) -> None:
     """Tag images with a trained model. Written as it goes; an unreadable image gets a row that says so.
 
-    Run again with the same --out, it resumes after the last row.
+    Run again with the same --out, it resumes after the last row. Photos that the run was trained on keep their known
+    tags, and the others are judged as in `discover` and `review`.
     """
     from fewtags.commands.models import Inference
     from fewtags.commands.predict import choose_writer, write_predictions
@@ -330,6 +355,7 @@ def predict(
             top=top,
             all_scores=all_scores,
             overwrite=overwrite,
+            own=not as_new,
             inference=Inference(speed.device, speed.batch_size, speed.workers, speed.runtime),
             quiet=quiet,
         )
@@ -603,6 +629,31 @@ def export(
     file, sentences = export_run(run, to=to, out=out, int8=int8, images=images or [], layout=layout)
     print("\n".join(sentences))
     print(file)
+
+
+@app.command()
+def search(
+    run: AnyRun,
+    like: Annotated[
+        list[Path] | None, typer.Option(help="An image file that shows what is looked for; may be repeated.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="A word or phrase, where the run's backbone knows words.")] = None,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="List so many.")] = 20,
+    csv: Annotated[Path | None, typer.Option(help="Also write them to this CSV file.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Find images of a run by example or by a phrase.
+
+    The first step to a tag that nobody has given yet: `fewtags review RUN` searches the same way, and its "+ Tag" makes
+    a tag of what was found.
+    """
+    from fewtags.commands.search import search as find
+
+    found = find(run, like=like or [], text=text, number=number, quiet=quiet)
+    print("\n".join(found.lines()))
+    if csv is not None:
+        found.write(csv)
+        print(csv)
 
 
 @app.command()

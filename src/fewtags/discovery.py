@@ -13,7 +13,7 @@ the known labels. It comes from the closed form on the pooled features (`engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ import torch
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import RunData
 from fewtags.engine.judge import Judge
-from fewtags.engine.model_outputs import ModelOutputs, model_outputs
+from fewtags.engine.model_outputs import ModelOutputs
+from fewtags.engine.own_images import Decisions, OwnImages
 from fewtags.engine.record import load_run_config, load_run_data
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import UserError
@@ -75,26 +76,26 @@ class LabelTable:
 
 
 class BestLabels:
-    """The `limit` labels of highest worth among all added; never holds much more than twice that many."""
+    """The `limit` labels of highest score among all added; never holds much more than twice that many."""
 
     def __init__(self, limit: int):
         self.limit, self.num_added = limit, 0
         self.columns: list[list[np.ndarray]] = [[], [], [], []]
         self.held = 0
 
-    def add(self, rows: np.ndarray, columns: np.ndarray, probabilities: np.ndarray, worth: np.ndarray) -> None:
+    def add(self, rows: np.ndarray, columns: np.ndarray, probabilities: np.ndarray, score: np.ndarray) -> None:
         self.num_added += len(rows)
         self.held += len(rows)
-        for held, values in zip(self.columns, (rows, columns, probabilities, worth), strict=True):
+        for held, values in zip(self.columns, (rows, columns, probabilities, score), strict=True):
             held.append(values)
         if self.held > 2 * max(self.limit, 100_000):
             self._shrink()
 
     def _shrink(self) -> None:
-        rows, columns, probabilities, worth = (np.concatenate(held) for held in self.columns)
+        rows, columns, probabilities, score = (np.concatenate(held) for held in self.columns)
         # Ties are broken by row and category, so the result does not depend on the chunks.
-        order = np.lexsort((columns, rows, -worth))[: self.limit]
-        self.columns = [[values[order]] for values in (rows, columns, probabilities, worth)]
+        order = np.lexsort((columns, rows, -score))[: self.limit]
+        self.columns = [[values[order]] for values in (rows, columns, probabilities, score)]
         self.held = len(order)
 
     def table(self) -> LabelTable:
@@ -117,9 +118,6 @@ class Discovery:
     num_doubtful: int
     thresholds: np.ndarray  # [C] by the probabilities shown
     expected: float  # present labels among all unknown ones: an estimate
-
-
-Decisions = Mapping[tuple[str, str], int]  # (image, category) -> 1 present, 0 unsure, -1 absent
 
 
 LIKELY = 0.5  # what is more likely right than wrong is a suggestion
@@ -163,10 +161,7 @@ def chances(judge: Judge, outputs: ModelOutputs, rows: np.ndarray, own: bool) ->
     """[M, C] P(present | unknown) and P(present) of some images."""
     if own:
         return judge.hidden(rows), judge.present(rows)
-    model, features = judge.model, outputs.unit_features(rows)
-    names = None if judge.name_scorer is None else judge.name_scorer(features)
-    odds = model.base_odds(model.scores(features, names))
-    return model.answers.if_unknown(odds).sigmoid().numpy(), model.answers.present(odds).sigmoid().numpy()
+    return judge.elsewhere(outputs.unit_features(rows))
 
 
 # --- a run ---
@@ -225,40 +220,24 @@ def open_run(
     *,
     data: RunData | None = None,
     moved_to: Path | None = None,
+    decided: Decisions | None = None,
     device: str = "auto",
     quiet: bool = False,
 ) -> OpenRun:
-    """Run the model on all images of a run. Its outputs are cached in the run's folder.
+    """A run's images, judged by their labels and by what was `decided` in a review of it.
 
     `moved_to` is where its images are now, if they were moved.
     """
     saved, config = load_model(folder), load_run_config(folder)
-    annotations, truth = images_with_unknown_tags(load_run_data(folder, moved_to) if data is None else data)
-    if not (annotations.labels == PRESENT).any():
+    own = OwnImages.of(load_run_data(folder, moved_to) if data is None else data)
+    if not (own.annotations.labels == PRESENT).any():
         raise UserError(
             f"{folder} was trained without any tag, so every tag is missing; `fewtags predict` lists what the names "
             "find, and `fewtags review` asks about it."
         )
-    outputs = model_outputs(saved, annotations, config=config, device=device, quiet=quiet)
-    judge = Judge.of(outputs, annotations.labels, saved.classifier.head)
-    return OpenRun(saved, annotations, truth, outputs, judge, judge.learn([], [], []), folder)
-
-
-def images_with_unknown_tags(data: RunData) -> tuple[Annotations, np.ndarray | None]:
-    """The training images and all others that are partly labelled, and the complete labels if they are known."""
-    others = [part for part in (data.val, data.test) if part is not None and not part.complete]
-    if not others:
-        return data.train, data.truth
-    parts = [data.train, *others]
-    return (
-        replace(
-            data.train,
-            images=[image for part in parts for image in part.images],
-            labels=np.concatenate([part.labels for part in parts]),
-            splits=np.concatenate([part.splits for part in parts]),
-        ),
-        None,
-    )
+    outputs, judge = own.judge(saved, config, device=device, quiet=quiet)
+    answers = own.take(judge, decided or {})
+    return OpenRun(saved, own.annotations, own.truth, outputs, judge, answers, folder)
 
 
 # --- evidence ---

@@ -42,9 +42,11 @@ from fewtags.loggers import Logger, opened
 from fewtags.metrics import mean_average_precision
 from fewtags.models import hub
 from fewtags.models.build import DEFAULT_BACKBONE
-from fewtags.models.closed_form import ClosedFormHead
+from fewtags.models.closed_form import NAME_SHARPNESS, ClosedFormHead
 from fewtags.models.model_card import UNKNOWN_LICENSE
+from fewtags.models.phrases import Phrases, classes_of
 from fewtags.models.saved import SavedModel, load_model
+from fewtags.presence.new_tag import Archive, Forecast, Learned
 from fewtags.presence.ridge import unit_length
 
 Output = Literal["tags", "indicator"]
@@ -287,8 +289,7 @@ class Tagger:
     def features(self, images: Images, *, return_paths: bool = False) -> Any:
         """[N, D] unit-length features, for `relabel` and `rerank`; with `return_paths` also the paths of their images.
 
-        An unreadable image has no row: a warning names it, and the rows after it move up. To know
-        which row is which, ask for the paths.
+        Unreadable images are skipped with a warning, so row 5 may not be image 5: the paths say which is which.
         """
         chosen, unreadable = every_image(images), dict[int, str]()
         features = pooled_features(self._fitted(), chosen, device=self.device, unreadable=unreadable)
@@ -299,6 +300,57 @@ class Tagger:
             raise UserError(f"None of the images could be read: {next(iter(unreadable.values()))}")
         rows = unit_length(features[kept]).numpy()
         return (rows, [name_of(chosen[row], row) for row in kept]) if return_paths else rows
+
+    def search(
+        self, images: Images, *, like: Any = None, text: str | None = None, number: int = 20
+    ) -> list[tuple[int, float]]:
+        """Rows of `images` that look like the pictures `like`, or that a phrase describes, best first, with their
+        similarity. Images may be features of `features`, so that they are looked at once."""
+        if (like is None) == (text is None):
+            raise UserError("Search by pictures (like=[...]) or by a phrase (text='lighthouse').")
+        rows = self._looked_at(images)
+        if like is not None:
+            centre = rows.mean(0)
+            wanted = unit_length(unit_length(self._looked_at(like) - centre).mean(0))
+            scores = unit_length(rows - centre) @ wanted
+        else:
+            found = self._phrases(rows).find(str(text))
+            if found.scores is None:
+                raise UserError(
+                    f"'{text}' cannot be searched for: {found.sentence}. Search by pictures instead (like=[...])."
+                )
+            scores = found.scores.exp()
+        best = scores.topk(min(number, len(scores)))
+        return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+    def add_tag(self, name: str, images: Images, *, examples: Any) -> NewTag:
+        """A tag that nobody had, from pictures that have it: ranks `images` or their features, learns from answers.
+
+        tag = tagger.add_tag("lighthouse", features, examples=["tower.jpg"])
+        row = tag.next()[0]                    # what to ask about
+        tag.answer(row, True)
+        tag.probabilities(); tag.forecast()    # what the next 50 answers find, what is missing, is it enough
+        """
+        if name in self._fitted().categories:
+            raise UserError(f"There is a tag '{name}' already; use `relabel` to teach it.")
+        return NewTag(name, self._looked_at(images), self._looked_at(examples))
+
+    def _looked_at(self, images: Any) -> torch.Tensor:
+        """[N, D] of unit length, of pictures or of what `features` returned."""
+        if isinstance(images, np.ndarray) and images.dtype.kind == "f" and images.ndim == 2:
+            return unit_length(self._features(images, ndim=2))
+        return unit_length(torch.from_numpy(self.features(images)))
+
+    def _phrases(self, unit_features: torch.Tensor) -> Phrases:
+        head = self._fitted().classifier.head
+        names = head.names if isinstance(head, ClosedFormHead) else None
+        known = names is not None and not bool(names.unit_length)
+        length = float(head.feature_norm) if isinstance(head, ClosedFormHead) else 1.0
+        return Phrases(
+            lambda: classes_of(names.weight.cpu(), names.bias.cpu()) if known and names is not None else None,
+            lambda: NAME_SHARPNESS * length,
+            unit_features,
+        )
 
     def relabel(self, feature: np.ndarray, tag: str, label: int) -> None:
         """Learn immediately that the image with this feature has the `label` 1, 0 (unknown) or -1 for `tag`.
@@ -449,6 +501,55 @@ def not_fitted(message: str) -> UserError:
     from sklearn.exceptions import NotFittedError
 
     return type("NotFittedError", (UserError, NotFittedError), {})(message)
+
+
+class NewTag:
+    """A tag that nobody had, of some images; see `Tagger.add_tag`."""
+
+    def __init__(self, name: str, unit_features: torch.Tensor, examples: torch.Tensor):
+        self.name = name
+        self._images = len(unit_features)
+        self._archive = Archive.of(torch.cat([unit_features, examples]))
+        self._examples = list(range(self._images, self._images + len(examples)))
+        self.answers: dict[int, bool] = {}  # row -> present
+
+    def answer(self, row: int, present: bool) -> None:
+        if not 0 <= row < self._images:
+            raise UserError(f"There is no image {row}; the tag was made for {self._images}.")
+        self.answers[int(row)] = bool(present)
+
+    def next(self, number: int = 20) -> list[int]:
+        """Rows to ask about: likely ones, and among them those of which little is known."""
+        learned = self._learned()
+        return learned.first(self._scores(learned), self._open())[:number].tolist()
+
+    def probabilities(self) -> np.ndarray:
+        """[N] of presence."""
+        learned = self._learned()
+        return learned.curve(self._scores(learned))[: self._images].sigmoid().numpy()
+
+    def threshold(self) -> float:
+        """The lowest probability at which nine of ten are expected to be right; above 1 if nowhere."""
+        learned = self._learned()
+        return learned.threshold(self._scores(learned)).probability
+
+    def forecast(self) -> Forecast:
+        learned = self._learned()
+        return learned.forecast(self._scores(learned), self._open(), sum(self.answers.values()))
+
+    def __repr__(self) -> str:
+        return f"NewTag({self.name!r}, {self._images} images, {len(self.answers)} answers)"
+
+    def _learned(self) -> Learned:
+        rows = [*self._examples, *self.answers]
+        present = [True] * len(self._examples) + list(self.answers.values())
+        return self._archive.learn(np.array(rows), np.array(present), examples=self._examples)
+
+    def _scores(self, learned: Learned) -> torch.Tensor:
+        return learned.scores(self._archive.features)
+
+    def _open(self) -> np.ndarray:
+        return np.setdiff1d(np.arange(self._images), list(self.answers))
 
 
 def one_by_one(images: Images, tags: Any) -> tuple[Images, Any]:

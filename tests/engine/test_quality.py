@@ -16,7 +16,7 @@ def result_of(run: Path) -> dict:
     return json.loads((run / "result.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(("method", "judged_on"), [("instant", "training images"), ("an", "validation images")])
+@pytest.mark.parametrize(("method", "judged_on"), [("instant", "validation images"), ("an", "validation images")])
 def test_train_ends_with_estimates(cli: Cli, patches, some_tags, tmp_path, method, judged_on):
     run = tmp_path / "run"
     answer = cli("train", patches.root, "--tags", some_tags, "--method", method, *SETTINGS, "--out", run, "-q")

@@ -293,6 +293,7 @@ def test_weights_are_written_once_and_the_card_has_the_numbers(patches, tmp_path
 
 
 def test_tensorboard_is_shown_what_the_log_has(patches, tmp_path):
+    pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with opened(["tensorboard"]) as loggers:

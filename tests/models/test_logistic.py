@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from conftest import Cli, TinyConfig
 from fewtags.contract import Batch, Problem
 from fewtags.data.prepare import split_data
+from fewtags.engine.feature_store import FeatureStore
 from fewtags.engine.prediction import predict_files
 from fewtags.engine.training import train
 from fewtags.errors import DataError
@@ -94,7 +95,8 @@ def test_it_is_trained_saved_and_read_like_any_method(patches, tmp_path, cli: Cl
     train(config, tmp_path / "run", data=data, quiet=True)
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert result["best"]["map"] == result["test"]["map"] > 0.4
-    assert len(list((tmp_path / "cache").glob("*/about.json"))) == 2  # plain views of train and test, none augmented
+    kept = FeatureStore(tmp_path / "cache").shelves()
+    assert [shelf.rows for shelf in kept] == [len(data.train) + len(data.test)]  # plain views, none augmented
     saved = load_model(tmp_path / "run")
     files = [data.test.path(row) for row in range(len(data.test))]
     again = np.stack([prediction.probabilities for prediction in predict_files(saved, files)])

@@ -1,4 +1,4 @@
-"""What answers teach: nothing before the first one, the same in any order, and the truth in the end."""
+"""What answers teach: the prior before the first one, the same in any order, and the truth in the end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fewtags.presence.answers import CENTRE, OFFSET, OWN_OFFSET, SLOPE, Answers, Correction, log1mexp
+from fewtags.presence.answers import (
+    CENTRE,
+    DOUBT,
+    OFFSET,
+    OWN_OFFSET,
+    SLOPE,
+    USUAL_DOUBT,
+    USUAL_SLOPE,
+    Answers,
+    Correction,
+    log1mexp,
+)
 from fewtags.presence.observation import Observation
 
 HABITS = torch.tensor([-4.0, 0.0, 2.5])
+SAME = torch.zeros(3)  # habits
 
 
 def answered(number, offset=1.0, slope=0.1, num_categories=3, seed=0):
@@ -22,7 +34,7 @@ def answered(number, offset=1.0, slope=0.1, num_categories=3, seed=0):
 
 
 @pytest.mark.parametrize("clarity", [0.0, 0.2])
-def test_without_answers_nothing_is_corrected(clarity):
+def test_a_correction_of_nothing_changes_nothing(clarity):
     odds = torch.linspace(-12, 8, 41)[:, None].expand(-1, 3)
     answers = Answers(Observation(HABITS, clarity), torch.zeros(3), torch.zeros(()))
     torch.testing.assert_close(answers.present(odds), odds, rtol=1e-5, atol=1e-5)
@@ -52,8 +64,8 @@ def test_certain_labels_stay_finite():
 def test_the_order_of_answers_does_not_matter():
     odds, category, present = answered(60)
     order = torch.randperm(60, generator=torch.Generator().manual_seed(1))
-    first = Correction.of(odds, category, present, 3)
-    second = Correction.of(odds[order], category[order], present[order], 3)
+    first = Correction.of(odds, category, present, SAME)
+    second = Correction.of(odds[order], category[order], present[order], SAME)
     torch.testing.assert_close(first.mean, second.mean, rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(first.covariance, second.covariance, rtol=1e-8, atol=1e-8)
 
@@ -62,7 +74,7 @@ def test_many_answers_find_what_is_true():
     truth = {"offset": 1.5, "slope": -0.2}
     off = []
     for number in (0, 40, 20_000):
-        correction = Correction.of(*answered(number, **truth), 3)
+        correction = Correction.of(*answered(number, **truth), SAME)
         off.append(float((correction.offset - truth["offset"]).abs().mean()))
     assert off[0] == 1.5
     assert off[2] < 0.1 < off[1] < off[0]
@@ -72,7 +84,7 @@ def test_many_answers_find_what_is_true():
 def test_the_answers_of_one_category_say_less_about_the_others():
     odds, category, present = answered(300, offset=2.0)
     mine = category == 0
-    offset = Correction.of(odds[mine], category[mine], present[mine], 3).offset
+    offset = Correction.of(odds[mine], category[mine], present[mine], SAME).offset
     assert 0 < float(offset[1]) == pytest.approx(float(offset[2]))
     assert float(offset[0]) > float(offset[1]) + 0.3
 
@@ -81,13 +93,15 @@ def test_the_correction_is_at_the_top_of_its_posterior():
     """Where the derivative of the log likelihood and the log priors, by autograd, is 0; the covariance is the inverse
     of less the second."""
     odds, category, present = answered(80)
-    correction = Correction.of(odds, category, present, 3)
-    spread = torch.tensor([OFFSET, SLOPE, *[OWN_OFFSET] * 3], dtype=torch.float64)
+    correction = Correction.of(odds, category, present, HABITS)
+    prior = torch.tensor([0, USUAL_SLOPE, USUAL_DOUBT, 0, 0, 0], dtype=torch.float64)
+    spread = torch.tensor([OFFSET, SLOPE, DOUBT, *[OWN_OFFSET] * 3], dtype=torch.float64)
+    habits = (HABITS - HABITS.mean()).double()
 
     def posterior(at):
-        logits = odds.double() + at[0] + at[1] * (odds.double() - CENTRE) + at[2:][category]
+        logits = odds.double() + at[0] + at[1] * (odds.double() - CENTRE) + at[2] * habits[category] + at[3:][category]
         likelihood = -F.binary_cross_entropy_with_logits(logits, present.double(), reduction="sum")
-        return likelihood - (at / spread).square().sum() / 2
+        return likelihood - ((at - prior) / spread).square().sum() / 2
 
     top = correction.mean.clone().requires_grad_()
     gradient = torch.autograd.grad(posterior(top), top)[0]
@@ -103,21 +117,38 @@ def spread_of_draws(correction):
 
 def test_without_answers_draws_have_the_spread_of_the_prior():
     nothing = torch.zeros(0)
-    offset, slope = spread_of_draws(Correction.of(nothing, nothing.long(), nothing, 3))
+    offset, slope = spread_of_draws(Correction.of(nothing, nothing.long(), nothing, SAME))
     torch.testing.assert_close(offset, torch.full((3,), (OFFSET**2 + OWN_OFFSET**2) ** 0.5), rtol=0.08, atol=0)
     assert slope == pytest.approx(SLOPE, rel=0.08)
-    wider, _ = spread_of_draws(Correction.of(nothing, nothing.long(), nothing, 3, uncertain=2.0))
+    wider, _ = spread_of_draws(Correction.of(nothing, nothing.long(), nothing, SAME, uncertain=2.0))
     torch.testing.assert_close(wider, torch.full((3,), (4 + OFFSET**2 + OWN_OFFSET**2) ** 0.5), rtol=0.08, atol=0)
 
 
 def test_answers_narrow_the_draws():
-    few, many = (spread_of_draws(Correction.of(*answered(number), 3))[0] for number in (30, 3000))
+    few, many = (spread_of_draws(Correction.of(*answered(number), SAME))[0] for number in (30, 3000))
     assert (many < 0.5 * few).all()
 
 
 @pytest.mark.parametrize("present", [True, False])
 def test_answers_that_are_all_the_same_stay_finite(present):
     odds, category, _ = answered(500)
-    correction = Correction.of(odds, category, torch.full((500,), present), 3)
+    correction = Correction.of(odds, category, torch.full((500,), present), SAME)
     assert correction.mean.isfinite().all()
     assert bool((correction.offset > 0).all()) is present
+
+
+def answers_about_habits(are_real, number=1500, num_categories=30):
+    """Tags whose habits seem to differ. If they do not, a tag seems to be known less often because it is present less
+    often than its scores say, so its log-odds are too high by the difference."""
+    generator = torch.Generator().manual_seed(3)
+    habits = torch.randn(num_categories, generator=generator)
+    odds, category, _ = answered(number, num_categories=num_categories)
+    chance = (odds + (0.0 if are_real else 1.0) * habits[category]).sigmoid()
+    return Correction.of(odds, category, torch.rand(number, generator=generator) < chance, habits)
+
+
+def test_answers_tell_habits_from_looks():
+    """`doubt` is 0 where taggers differ in habits, and 1 where only scores do; answers about some tags tell."""
+    real, apparent = (float(answers_about_habits(are_real).mean[2]) for are_real in (True, False))
+    assert real == pytest.approx(0.0, abs=0.3)
+    assert apparent == pytest.approx(1.0, abs=0.3)

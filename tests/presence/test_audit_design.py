@@ -68,7 +68,7 @@ def test_labels_are_drawn_as_often_as_their_probability_says():
         expected[place] = asked.inclusion
     seen = counts > 0
     error = np.sqrt(expected * (1 - expected) / 3000)
-    assert (np.abs(counts / 3000 - expected)[seen] < 5 * error[seen]).all()
+    assert (np.abs(counts / 3000 - expected)[seen] <= 5 * error[seen] + 1e-9).all()  # some are certain
     assert seen.mean() > 0.9  # no label is without a chance
 
 
@@ -135,7 +135,7 @@ def test_the_running_estimate_is_the_one_of_the_other_commands():
     labels = ((torch.rand(300, 4) < odds.sigmoid()) & (torch.rand(300, 4) < 0.4)).to(torch.int8)
     judged = Judged(odds, labels, Observation.coin(0.4, 4))
     nothing = torch.zeros(0, dtype=torch.long)
-    correction = Correction.of(torch.zeros(0), nothing, torch.zeros(0), 4)
+    correction = Correction.of(torch.zeros(0), nothing, torch.zeros(0), torch.zeros(4))
     full, running = estimate(judged, correction), by_model(judged, correction)
     assert running.missing == pytest.approx(full.missing, rel=1e-4)
     assert running.known == pytest.approx(full.known_proportion, rel=1e-4)
@@ -143,7 +143,7 @@ def test_the_running_estimate_is_the_one_of_the_other_commands():
 
 def test_a_gap_between_the_two_estimates_is_said():
     odds, labels = torch.zeros(100, 1), torch.zeros(100, 1, dtype=torch.int8)
-    correction = Correction.of(torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0), 1)
+    correction = Correction.of(torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0), torch.zeros(1))
     model = by_model(Judged(odds, labels, Observation.coin(0.01, 1)), correction)
     assert disagreement(Designed(50, 10, 50), model) == ""
     assert "fewer than the model" in disagreement(Designed(10, 5, 50), model)

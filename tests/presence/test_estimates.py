@@ -29,7 +29,7 @@ def answers(judged, truth, number, seed=0):
     category = torch.from_numpy(columns)
     odds = judged.observation.if_unknown(judged.odds[rows, columns], category)
     present = torch.from_numpy(truth[rows, columns])
-    return Correction.of(odds, category, present, judged.labels.shape[1], judged.uncertain)
+    return Correction.of(odds, category, present, judged.observation.habit, judged.uncertain)
 
 
 def test_expected_numbers_are_means_over_truths_that_may_be():
@@ -73,7 +73,7 @@ def test_complete_labels_give_what_is_measured():
 def nothing(num_categories, uncertain=0.0):
     """No answers."""
     empty = torch.zeros(0)
-    return Correction.of(empty, empty.long(), empty, num_categories, uncertain)
+    return Correction.of(empty, empty.long(), empty, torch.zeros(num_categories), uncertain)
 
 
 def test_estimates_are_near_what_the_truth_measures():

@@ -12,6 +12,7 @@ import secrets
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,10 @@ import uvicorn
 from made_review import made_data, save_pictures
 
 from fewtags.commands.review import listen
+from fewtags.models.phrases import Found
 from fewtags.review.guard import Address
 from fewtags.review.pictures import Pictures
+from fewtags.review.search import Search
 from fewtags.review.server import make_app
 from fewtags.review.session import ReviewSession
 from fewtags.review.store import DecisionStore, decisions_file
@@ -42,6 +45,22 @@ def made_session(folder: Path, number: int) -> tuple[ReviewSession, Pictures]:
         annotations, features, store, run="made", reviewer="ann", content_hash=pictures.content_hash
     )
     return session, pictures
+
+
+def made_search(session: ReviewSession) -> Search:
+    """Knows one word, "harbour", by what is known of the sea, and recognises the made pictures."""
+    features, known = session.features, torch.from_numpy(session.given[:, 2] == 1)
+
+    def phrase(text: str) -> Found:
+        if text != "harbour":
+            return Found(None, f"nothing is known of '{text}'")
+        return Found((features @ features[known].mean(0)).log(), "harbour: 1 class, sea")
+
+    def features_of(contents: Sequence[bytes]) -> torch.Tensor:
+        rows = {session.annotations.path(row).read_bytes(): row for row in range(len(session))}
+        return features[[rows[content] for content in contents]]
+
+    return Search(features, session.readable, phrase=phrase, features_of=features_of)
 
 
 class Served:
@@ -67,7 +86,10 @@ class ThreadServer(Served):
         address = Address("127.0.0.1", listening.getsockname()[1])
         token = secrets.token_urlsafe(24)
         about = {"run": "made", "folder": "made", "method": "instant", "reviewer": "ann"}
-        app = make_app(session, pictures, None, about=about, address=address, token=token, read_only=read_only)
+        app = make_app(
+            session, pictures, None, about=about, address=address, token=token, read_only=read_only,
+            search=made_search(session),
+        )  # fmt: skip
         self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listening]}, daemon=True)
         self.thread.start()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
-pytest.importorskip("playwright", reason="playwright is not installed (extra: dev)")
+pytest.importorskip("playwright", reason="playwright is not installed (extra: browser)")
 
 from made_server import ProcessServer, ThreadServer
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
@@ -39,8 +39,10 @@ def open_page(browser: Browser) -> Iterator:
     """Open an address in a new window with cookies of its own; what goes wrong in the page fails the test."""
     contexts, problems = [], []
 
-    def open_(url: str, **options) -> Page:
+    def open_(url: str, *, moves_on: bool = False, **options) -> Page:
         context = browser.new_context(viewport={"width": 1280, "height": 720}, **options)
+        if not moves_on:
+            context.add_init_script("localStorage.setItem('move-on', '0')")
         contexts.append(context)
         return in_tab(context.new_page(), url)
 
@@ -174,7 +176,31 @@ def test_accept_reject_and_unsure_by_keys(page, server):
     assert all(row.reviewer == "ann" and row.queue == "missing" for row in server.store)
 
 
-def test_answers_do_not_move_and_arrows_do_not_answer(page, server):
+def test_an_answer_moves_on_so_that_keys_in_a_row_are_about_one_image_each(server, open_page):
+    page = open_page(server.url + "&tag=dog&lowest=0", moves_on=True)
+    images = [image_of(page, place) for place in range(4)]
+    press(page, "a", "x", "u")
+    expect(tile(page, 3)).to_be_focused()
+    expect(page.locator("#saved")).to_have_text("✓ 3 saved")
+    labels = server.store.labels()
+    assert [labels.get((name(image), "dog")) for image in images] == [1, -1, 0, None]
+    expect(page.locator("#undo")).to_have_attribute("title", f"Undo (z): dog, {name(images[2])}")
+    press(page, "z")
+    expect(tile(page, 2)).to_be_focused()  # where it was
+    expect(page.locator("#saved")).to_have_text("✓ 2 saved")
+
+
+def test_undo_goes_to_the_tag_it_was_about(server, open_page):
+    page = open_page(server.url + "&tag=dog&lowest=0")
+    press(page, "a")
+    wait_saved(page)
+    page.locator("#tag-list .tag", has_text="sea").click()
+    expect(page.locator(".count-line")).to_contain_text("sea")
+    press(page, "z")
+    expect(page.locator(".count-line")).to_contain_text("dog")
+
+
+def test_without_moving_on_answers_stay_and_arrows_do_not_answer(page, server):
     press(page, "a")
     expect(tile(page, 0)).to_be_focused()
     press(page, "ArrowRight", "ArrowRight", "ArrowDown", "ArrowLeft")

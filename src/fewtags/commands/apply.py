@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from fewtags.atomic import atomic_write, file_checksum, flush_all, flush_folder, naming, remove_leftovers
 from fewtags.data.annotations import Annotations
 from fewtags.data.csv_cells import protected
-from fewtags.data.decisions import STATES, DecidedLabel, latest, read_decisions
+from fewtags.data.decisions import STATES, DecidedLabel, latest, read_decisions, with_tags_of
 from fewtags.data.formats import read_annotations
 from fewtags.data.write_back import (
     Change,
@@ -32,6 +32,7 @@ from fewtags.errors import DataError, UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.models.saved import read_object
 from fewtags.review.store import Decision, DecisionStore, decisions_file, has_decisions
+from fewtags.review.tag_book import TagBook
 from fewtags.wording import plural
 
 SHOWN = 20  # changes printed
@@ -89,19 +90,22 @@ def plan(run: Path, out: Path | None, *, write_as: str, force: bool, moved_to: P
             "with --force."
         )
     config = load_run_config(run)
-    labels = {label: decision.label for label, decision in latest(decisions).items()}
+    labels = {label: decision.label for label, decision in latest(decisions).items() if decision.image}
     hidden = config.data.known is not None
     with not_changed_meanwhile(label_source(run, moved_to).file):
         annotations = labels_of_experiment(run, moved_to) if hidden else source_labels(run, moved_to)
+        new = {decision.tag for decision in decisions if decision.tag_is == "new"} - set(annotations.categories)
+        annotations = with_tags_of(annotations, [d for d in decisions if d.tag_is == "new"])
         changes = changes_between(annotations, labels)
-        if write_as == "jsonl" or hidden:
-            new = as_json_lines(annotations, changes)
+        one_hot = label_source(run, moved_to).format.name == "onehot"  # whose columns are fixed
+        if write_as == "jsonl" or hidden or (new and one_hot):
+            written = as_json_lines(annotations, changes)
         else:
-            new = rewrite(label_source(run, moved_to), annotations, changes)
-    place = out or RunFolder(run).path / "reviewed" / new.name
+            written = rewrite(label_source(run, moved_to), annotations, changes)
+    place = out or RunFolder(run).path / "reviewed" / written.name
     known_images, known_tags = set(annotations.images), set(annotations.categories)
     strange = sum(image not in known_images or tag not in known_tags for image, tag in labels)
-    return Plan(run, annotations, changes, new, place, strange)
+    return Plan(run, annotations, changes, written, place, strange)
 
 
 @contextmanager
@@ -141,14 +145,60 @@ def show(planned: Plan) -> Iterator[str]:
 
 
 def decisions_of(run: Path) -> list[DecidedLabel]:
-    """The current decisions: those the run was trained with, and those of its own review."""
+    """The decisions that the run was trained with, and those of its own review; the last about a label counts."""
     config = load_run_config(run)
     before = read_decisions(Path(config.data.decisions)) if config.data.decisions else []
     if not has_decisions(run):
         return before
     with DecisionStore(decisions_file(run), read_only=True) as store:
-        own = [DecidedLabel(d.image, d.category, d.new, d.reviewer, d.decided_at, d.run) for d in store.standing()]
-    return list(latest([*before, *own]).values())
+        rows = list(store)
+    standing = opinions(rows)
+    # What the reviewed run was trained with had its own new tags: they are among its categories.
+    categories = load_run_data(run).train.categories if any(row.is_about_tag for row in rows) else []
+    own = decided_under_their_names(run, rows, standing, categories) if categories else map(plain, standing)
+    return [*before, *own]
+
+
+def opinions(rows: Sequence[Decision]) -> list[Decision]:
+    """What every reviewer said last of each label, oldest first: the last one counts, the others are for agreement."""
+    undone = {row.undo_of for row in rows}
+    stand = [row for row in rows if row.undo_of is None and row.id not in undone and not row.is_about_tag]
+    last = {(row.label, row.reviewer): row for row in stand}
+    return sorted(last.values(), key=lambda row: row.id)
+
+
+def plain(d: Decision) -> DecidedLabel:
+    return DecidedLabel(d.image, d.category, d.new, d.reviewer, d.decided_at, d.run)
+
+
+def decided_under_their_names(
+    run: Path, rows: Sequence[Decision], standing: Sequence[Decision], categories: Sequence[str]
+) -> Iterator[DecidedLabel]:
+    """Decisions by the names that tags have now; given labels of a tag that was renamed or merged move with it."""
+    book, given = TagBook.of(categories, rows), load_labels(run)
+    for tag in book.tags[: book.own]:
+        before, after = categories[tag.column], book.tags[book.final(tag.column)]
+        if not after.deleted and after.name == before:
+            continue
+        yield DecidedLabel("", before, UNKNOWN, tag_is="gone")
+        if before not in given.categories:  # of a run before the labels were kept
+            continue
+        for image, label in zip(given.images, given.labels[:, given.categories.index(before)], strict=True):
+            if label != UNKNOWN:
+                yield DecidedLabel(image, before, UNKNOWN)
+                if not after.deleted:
+                    yield DecidedLabel(image, after.name, int(label), tag_is=new_or_not(after.name, categories))
+    for decision in standing:
+        column = book.decided.get(decision.id)
+        now = None if column is None else book.tags[book.final(column)]
+        if now is None:
+            yield plain(decision)
+        elif not now.deleted:
+            yield replace(plain(decision), tag=now.name, tag_is=new_or_not(now.name, categories))
+
+
+def new_or_not(name: str, categories: Sequence[str]) -> str:
+    return "" if name in categories else "new"
 
 
 def write_decision_table(run: Path, file: Path, states: str = "fewtags") -> Path:

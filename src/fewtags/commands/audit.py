@@ -151,7 +151,7 @@ def read_answers(audit: Audit, file: Path) -> str:
     for number, image, tag, label in answered_lines(file):
         if (image, tag) not in known:
             raise UserError(f"{file}, line {number}: no question about '{tag}' of {image} was asked in this run.")
-        place = session.locate(image, tag)
+        place = session.state.locate(image, tag)
         if place is None:
             raise UserError(f"{file}, line {number}: the run has no image {image} with the tag '{tag}'.")
         before = session.decision(*place)

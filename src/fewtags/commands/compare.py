@@ -49,6 +49,8 @@ def review_lines(run: ComparedRun, review: Review, comparison: Comparison) -> It
         f"{plural(removed, 'wrong one')}{most(review.removed)}; {review.refuted:,} suggestions were wrong, "
         f"{review.confirmed:,} given tags were confirmed, and {review.unsure:,} stayed unsure."
     )
+    if review.agreement:
+        yield f"{run.name}: {review.agreement}."
     first = comparison.runs[0]
     if run is first or not review.tags:
         return

@@ -28,7 +28,7 @@ from fewtags.errors import UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT
 from fewtags.presence.summary import estimate_lines
 from fewtags.progress import working
-from fewtags.review.store import DecisionStore, decisions_file, has_decisions
+from fewtags.review.store import standing_decisions
 
 SHOWN = 20  # lines printed
 LONGEST_TAG, WIDE = 24, 140  # columns of the terminal
@@ -64,10 +64,10 @@ def discover(
     if not quiet:
         print(f"Searching the images of {run} for missing tags.", file=sys.stderr, flush=True)
     with working("Opening the run", quiet=quiet):
-        opened = open_run(run, moved_to=moved_to, device=device, quiet=quiet)
+        decided = standing_decisions(run)
+        opened = open_run(run, moved_to=moved_to, decided=decided, device=device, quiet=quiet)
     columns = [category(opened.annotations, name) for name in only] or None
     choice: dict[str, Any] = {"columns": columns, "min_probability": min_probability, "limit": limit}
-    decided = decisions_of(run)
     if data is None:
         with working("Searching", quiet=quiet):
             found = opened.discover(decided=decided, **choice)
@@ -85,23 +85,15 @@ def category(annotations: Annotations, name: str) -> int:
     return annotations.categories.index(name)
 
 
-def decisions_of(run: Path) -> dict[tuple[str, str], int]:
-    """The decisions of `fewtags review`, if there are any."""
-    if not has_decisions(run):
-        return {}
-    with DecisionStore(decisions_file(run), read_only=True) as store:
-        return store.labels()
-
-
 def other_images(
     categories: list[str], data: Path, tags: Path | None, format: str, options: dict[str, Any]
 ) -> Annotations:
     """Images with their tags, or without any if DATA is just a folder of images."""
-    told = tags is not None or options or format != "auto"
+    says_how_to_read = tags is not None or options or format != "auto"
     try:
         return in_model_order(read_annotations(data, tags=tags, format=format, **options), categories, data)
     except UserError:
-        if told or not data.exists():
+        if says_how_to_read or not data.exists():
             raise
     files = [str(file) for file in find_images([data])]
     labels = np.zeros((len(files), len(categories)), dtype=np.int8)
@@ -116,24 +108,22 @@ def tables(found: Found, width: int = 80) -> Iterator[Table | str]:
     discovery = found.discovery
     least = float(discovery.thresholds.min(initial=1))
     title = f"Missing tags with a probability of at least {least:.2f}, surest first ({discovery.num_missing:,} found)"
-    yield label_table(found, discovery.missing, title, width)
+    yield from label_table(found, discovery.missing, title, width)
     yield from precision_lines(found)
     if discovery.num_doubtful:
         title = f"Given tags that look wrong, most doubtful first ({discovery.num_doubtful:,} of them)"
-        yield label_table(found, discovery.doubtful, title, width, shown=SHOWN // 2)
+        yield from label_table(found, discovery.doubtful, title, width, shown=SHOWN // 2)
         yield "Going by the picture alone, such a tag is at most a third as probable as in a photo picked at random."
     if len(discovery.missing) < discovery.num_missing:
         yield f"Only the {found.limit:,} most certain ones are listed; increase --limit for more."
 
 
-def label_table(found: Found, table: LabelTable, title: str, width: int, shown: int = SHOWN) -> Table:
+def label_table(found: Found, table: LabelTable, title: str, width: int, shown: int = SHOWN) -> Iterator[Table | str]:
     """One line per label. The image comes last, and a path that is too long loses its first folders; a wide terminal
     also shows which known images are similar."""
     chosen = list(islice_lines(found, table, shown))
     decided = any(line["decision"] for line in chosen)
-    page = Table(
-        title=title, title_justify="left", caption_justify="left", box=None, header_style="bold", pad_edge=False
-    )
+    page = Table(box=None, header_style="bold", pad_edge=False)
     page.add_column("tag", no_wrap=True, max_width=LONGEST_TAG)
     page.add_column("probability", justify="right")
     if decided:
@@ -148,9 +138,10 @@ def label_table(found: Found, table: LabelTable, title: str, width: int, shown: 
         cells = [line["tag"], f"{line['probability']:.2f}", *([line["decision"]] if decided else [])]
         cells += [end_of_path(line["image"], room), *([similar] if wide else [])]
         page.add_row(*map(Text, cells))  # a tag may look like markup: [red]
+    yield title
+    yield page
     if len(table) > shown:
-        page.caption = f"… and {len(table) - shown:,} more in the list; --csv or --jsonl writes all of them."
-    return page
+        yield f"… and {len(table) - shown:,} more in the list; --csv or --jsonl writes all of them."
 
 
 def end_of_path(path: str, room: int) -> str:
@@ -194,7 +185,7 @@ def lines(found: Found, table: LabelTable) -> Iterator[dict[str, Any]]:
         line = {
             "image": images.images[row],
             "tag": images.categories[column],
-            "probability": round(float(table.probabilities[m]), 4),
+            "probability": round(float(table.probabilities[m]), 7),
             "threshold": round(float(thresholds[column]), 4),
             "status": "new" if decision == UNDECIDED else "decided",
             "decision": DECISIONS[decision],

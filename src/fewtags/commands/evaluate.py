@@ -48,7 +48,7 @@ def evaluate_saved(
     format: str,
     options: dict[str, Any],
     split: str | None,
-    threshold: str,
+    threshold: str | None,
     device: str,
     moved_to: Path | None = None,
 ) -> Evaluation:
@@ -68,7 +68,7 @@ def evaluate_saved(
         files = (part.path(row) for row in range(len(part)))
         predictions = gathered(model.predict(files, Inference(device), len(part)), part.labels.shape, bar.step)
     warnings += [f"Skipped: {reason}" for reason in predictions.broken.values()]
-    limits = threshold_of(threshold, model)
+    limits = threshold_of(threshold or ("0.5" if part.complete else "saved"), model)
     estimates = None
     if not part.complete and (part.labels == PRESENT).any():
         estimates = estimate(model.categories, predictions, part, limits, run if data is None else None, split)
@@ -84,14 +84,16 @@ def estimate(
     run: Path | None,
     split: str | None,
 ) -> dict[str, Any] | None:
-    """Estimates from the known tags. For the run's own data, the known proportion comes from its result.json."""
+    """Estimates from the known tags. For the run's own data, what is known and missing is what `train` has found."""
     if run is not None and split == "train":
         return None  # the model was trained on these labels
-    from fewtags.engine.quality import estimate_predictions, estimated_proportion
+    from fewtags.engine.quality import estimate_predictions, recorded_estimates, with_quality
     from fewtags.engine.run_folder import RunFolder
 
-    known = None if run is None else estimated_proportion(RunFolder(run))
-    return estimate_predictions(predictions, part.labels, thresholds, known).as_json(categories)
+    record = None if run is None else recorded_estimates(RunFolder(run))
+    known = None if record is None else record["known_proportion"][0]
+    now = estimate_predictions(predictions, part.labels, thresholds, known).as_json(categories)
+    return now if record is None else with_quality(record, now)
 
 
 def own_part(
@@ -169,9 +171,9 @@ def scores_json(evaluation: Evaluation) -> str:
 
 def render_scores(evaluation: Evaluation, per_category: bool) -> str:
     scores, categories = evaluation.scores, evaluation.categories
-    left_out = scores.num_categories_left_out
+    excluded = scores.num_categories_left_out
     images = f"{plural(scores.num_images, 'image')}, {plural(len(categories), 'category', 'categories')}"
-    images += f" ({left_out} without positives excluded)" if left_out else ""
+    images += f" ({excluded} without positives excluded)" if excluded else ""
     lines = [*estimate_lines(evaluation.estimates), ""] if evaluation.estimates is not None else []
     if evaluation.typed_only:
         lines += [images, *given_tag_lines(scores)]

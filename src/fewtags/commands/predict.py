@@ -14,7 +14,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -28,11 +28,13 @@ from fewtags.data.remote import remote_url
 from fewtags.data.tag_tree import TagTree
 from fewtags.engine.predictions import NO_TREE, NOT_A_NUMBER, Prediction, name_of
 from fewtags.errors import Interrupted, RunFailed, UserError
+from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.locks import only_writer_of
 from fewtags.progress import progress_bar, working
 
 if TYPE_CHECKING:
     from fewtags.data.writers import TagWriter
+    from fewtags.engine.own_images import OwnPhotos
 
 FLUSH_EVERY = 64  # rows
 
@@ -51,9 +53,13 @@ def write_predictions(
     overwrite: bool = False,
     writer: TagWriter | None = None,
     inference: Inference | None = None,
+    own: bool = True,
     quiet: bool = False,
 ) -> int:
-    """Tag images, streaming to a CSV or JSON lines file, or as CSV to standard output. Returns how many failed."""
+    """Tag images, streaming to a CSV or JSON lines file, or as CSV to standard output. Returns how many failed.
+
+    With `own`, the run's own photos are judged by their labels too.
+    """
     if out is not None and out.suffix not in (".csv", ".jsonl"):
         raise UserError(f"{out} should end in .csv or .jsonl.")
     if writer is not None and (elsewhere := next(filter(remote_url, images), None)) is not None:
@@ -93,8 +99,67 @@ def write_predictions(
             bar.skip(written.count)
         write = row_writer(out, stream, rows, written, writer)
         todo = (path for path in iter_images(images) if name_of(path, 0) not in written)
-        predictions = model.predict(todo, inference or Inference(), total - written.count, bar.say)
+        how = inference or Inference()
+        predictions = model.predict(todo, how, total - written.count, bar.say)
+        if own:
+            predictions = with_own_photos(predictions, run, images, rows, how.device, bar.say)
         return write_all(predictions, write, stream, bar.step, out)
+
+
+def with_own_photos(
+    predictions: Iterator[Prediction],
+    run: Path,
+    images: Sequence[Path],
+    rows: Rows,
+    device: str,
+    say: Callable[[str], object],
+) -> Iterator[Prediction]:
+    """For photos that the run was trained on, what `discover` and `review` say of them: a model knows the labels that
+    it has learned from too well, so each unknown one is judged without."""
+    own = own_photos(run, images, device)
+    if own is None:
+        yield from predictions
+        return
+    said = False
+    for prediction in predictions:
+        judged = None if prediction.probabilities is None else own.probabilities(Path(prediction.image))
+        if judged is not None and not said:
+            say(
+                "Some of these photos are the run's own: their known tags stay as they are, and the others are judged "
+                "as in `fewtags discover` (--as-new asks the model alone)."
+            )
+            said = True
+        if judged is not None:
+            prediction = replace(prediction, probabilities=rows.tree.raised(judged, rows.categories))
+        yield prediction
+
+
+def own_photos(run: Path, images: Sequence[Path], device: str) -> OwnPhotos | None:
+    """None if `run` is not a run with known and unknown tags, or none of the images is where its own are."""
+    from fewtags.engine.run_folder import RunFolder
+
+    if not RunFolder(run).is_run or any(remote_url(path) for path in images):
+        return None
+    from fewtags.engine.own_images import OwnImages, OwnPhotos
+    from fewtags.engine.record import load_run_config, load_run_data
+    from fewtags.models.saved import load_model
+    from fewtags.review.store import standing_decisions
+
+    config = load_run_config(run)
+    place = Path(config.data.source).resolve()
+    place = place if place.is_dir() else place.parent
+    asked = [path.resolve() for path in images]
+    if not any(path.is_relative_to(place) or place.is_relative_to(path) for path in asked):
+        return None
+    try:
+        own = OwnImages.of(load_run_data(run))
+    except UserError:  # the labels are gone
+        return None
+    labels = own.annotations.labels
+    if not (labels == PRESENT).any() or not (labels == UNKNOWN).any():
+        return None
+    _, judge = own.judge(load_model(run), config, device=device, quiet=True)
+    return OwnPhotos.of(own, judge, standing_decisions(run))
 
 
 def about_the_least_probable(thresholds: np.ndarray, precision: float) -> str:

@@ -53,6 +53,7 @@ def review(
         address=address,
         token=token,
         read_only=read_only,
+        search=opened.search,
     )
     if opened.changed:
         print(

@@ -14,7 +14,7 @@ from fewtags.engine.onnx_tagger import ExportedTagger, is_exported
 from fewtags.errors import MissingExtra, UserError
 
 if TYPE_CHECKING:
-    from fewtags.serve.app import Limits, Tagger
+    from fewtags.serve.app import Limits, ServedModel
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 STOP_SECONDS = 30  # for requests in flight when the server is stopped
@@ -50,7 +50,7 @@ class SavedTagger:
             return self.model(images).logits.sigmoid().cpu().numpy()
 
 
-def load_tagger(model: Path, device: str = "auto") -> Tagger:
+def load_tagger(model: Path, device: str = "auto") -> ServedModel:
     return ExportedTagger(model) if is_exported(model) else SavedTagger(model, device)
 
 

@@ -91,14 +91,14 @@ class Audit:
     def _count_lines(self, everything: bool) -> Iterator[str]:
         """Of every category in its order, or of the most and the least frequent ones."""
         names = list(self.positives)
-        left_out = 0 if everything else max(len(names) - 2 * EXTREMES, 0)
-        if left_out > 1:
+        num_between = 0 if everything else max(len(names) - 2 * EXTREMES, 0)
+        if num_between > 1:
             names.sort(key=lambda name: -sum(self.positives[name].values()))
             names = names[:EXTREMES] + names[-EXTREMES:]
         width = max(map(len, names), default=0)
         for number, name in enumerate(names):
-            if left_out > 1 and number == EXTREMES:
-                yield f"  … {left_out:,} categories between these; --all counts them"
+            if num_between > 1 and number == EXTREMES:
+                yield f"  … {num_between:,} categories between these; --all counts them"
             yield f"  {name:{width}}  {' / '.join(str(count) for count in self.positives[name].values())}"
 
     def _verdict(self) -> str:

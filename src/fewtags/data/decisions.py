@@ -5,7 +5,8 @@ JSON lines, one decision each:
 
     {"image": "a.jpg", "tag": "dog", "label": 1, "reviewer": "ann", "decided_at": "2026-11-16T12:00:00Z", "run": "a"}
 
-`label` is 1 present, -1 absent, 0 unsure (unknown). The last line about a label counts.
+`label` is 1 present, -1 absent, 0 unsure (unknown). The last line about a label counts. Of a tag that reviewers added
+`tag_is` is "new"; a line without an image and with "gone" says that a tag was deleted, renamed or merged.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class DecidedLabel:
     reviewer: str = ""
     decided_at: str = ""  # ISO 8601
     run: str = ""  # the run that was reviewed
+    tag_is: str = ""  # or "new" or "gone"
 
 
 def write_decisions(decisions: Iterable[DecidedLabel], file: Path) -> None:
@@ -85,9 +87,21 @@ def decided(annotations: Annotations, labels: Mapping[tuple[str, str], int]) -> 
     return replace(annotations, labels=changed)
 
 
+def with_tags_of(annotations: Annotations, decisions: Iterable[DecidedLabel]) -> Annotations:
+    """With the tags that reviewers added, unknown everywhere yet, and without those that are gone."""
+    new = dict.fromkeys(d.tag for d in decisions if d.tag_is == "new" and d.tag not in annotations.categories)
+    gone = {d.tag for d in decisions if d.tag_is == "gone"}
+    if not new and not gone:
+        return annotations
+    kept = [column for column, name in enumerate(annotations.categories) if name not in gone]
+    unknown = np.zeros((len(annotations), len(new)), dtype=np.int8)
+    categories = [*(annotations.categories[column] for column in kept), *new]
+    return replace(annotations, categories=categories, labels=np.hstack([annotations.labels[:, kept], unknown]))
+
+
 def summary(decisions: Iterable[DecidedLabel]) -> dict[str, Any]:
     """Counts of the decisions, for a run's record."""
-    standing = list(latest(decisions).values())
+    standing = [decision for decision in latest(decisions).values() if decision.image]
     states = Counter(STATES[decision.label] for decision in standing)
     return {
         "decisions": len(standing),

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fewtags.data.annotations import Annotations
 from fewtags.data.audit import count_by_kind, quick_findings
-from fewtags.data.decisions import decided, latest, read_decisions
+from fewtags.data.decisions import decided, latest, read_decisions, with_tags_of
 from fewtags.data.formats import read_annotations
 from fewtags.data.formats.voc import largest_shares
 from fewtags.data.partial_labels import hide_labels, single_positive, tagged_by
@@ -100,8 +100,12 @@ def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> R
         )
     # Decisions come after the split, so that the same images are held out with them and without, and only in training
     # images: held-out labels must be a random sample, and reviewed labels are not.
-    given, labels = None, decided_labels(config)
+    decisions = [] if config.decisions is None else list(latest(read_decisions(Path(config.decisions))).values())
+    given, labels = None, {(d.image, d.tag): d.label for d in decisions if d.image}
     if labels:
+        if truth is not None:
+            truth = with_tags_of(replace(observed, labels=truth), decisions).labels
+        observed, val, test = (with_tags_of(part, decisions) for part in (observed, val, test))
         given, observed = observed.labels, decided(observed, labels)
         sentences.append(f"{plural(len(labels), 'label')} set by a review ({config.decisions}).")
     sentences.append(describe_labels(observed))
@@ -109,13 +113,6 @@ def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> R
         if len(part) and not part.complete:
             sentences.append(f"Warning: {part.partial_warning(name)}")
     return RunData(observed, truth, val if len(val) else None, test if len(test) else None, sentences, given)
-
-
-def decided_labels(config: DataConfig) -> dict[tuple[str, str], int]:
-    """(image, tag) -> label, from the decisions file."""
-    if config.decisions is None:
-        return {}
-    return {label: decision.label for label, decision in latest(read_decisions(Path(config.decisions))).items()}
 
 
 def observe(train: Annotations, config: DataConfig) -> tuple[Annotations, np.ndarray | None]:

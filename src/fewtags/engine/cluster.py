@@ -151,9 +151,9 @@ def without_a_cluster() -> Iterator[None]:
     this on import, and again in each of its processes. It also sends statistics of its use unless told not to."""
     from ray._private import ray_constants
 
-    told = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    before, enabled = {name: os.environ.get(name) for name in told}, ray_constants.ENABLE_RAY_CLUSTER
-    os.environ.update(told)
+    settings = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    before, enabled = {name: os.environ.get(name) for name in settings}, ray_constants.ENABLE_RAY_CLUSTER
+    os.environ.update(settings)
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:
         yield

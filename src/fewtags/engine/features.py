@@ -306,12 +306,12 @@ class Wanted:
         """Add what is `missing` [V, N]; gives what is wrong with unreadable images."""
         rows, views = np.flatnonzero(missing.any(0)), np.flatnonzero(missing.any(1)).tolist()
         dataset = self.maker.dataset(self.annotations)
-        making = self.maker.make_pass(len(rows) * len(views), pooled=self.pooled, log=self.log)
+        one_pass = self.maker.make_pass(len(rows) * len(views), pooled=self.pooled, log=self.log)
         broken: dict[int, str] = {}
         done, announced = 0, False
         with self._writing() as writers, bar_of(self.log, "Computing features", len(self.annotations)) as bar:
             bar.skip(len(self.annotations) - len(rows))
-            for loaded in making.over(rows.tolist(), lambda row: dataset.views(row, views)):
+            for loaded in one_pass.over(rows.tolist(), lambda row: dataset.views(row, views)):
                 if not announced and loaded[0].batch is not None:
                     shape, announced = list(loaded[0].batch.images.shape[1:]), True
                     self._announce(int(missing.sum()) * row_bytes(shape, self.maker.config.dtype))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -18,9 +19,9 @@ from torch import Tensor
 from fewtags.engine.model_outputs import ROWS_AT_ONCE, ModelOutputs
 from fewtags.errors import DataError
 from fewtags.labels import PRESENT, UNKNOWN
-from fewtags.models.closed_form import ClosedFormHead
 from fewtags.models.heads import Head
 from fewtags.presence.answers import Correction
+from fewtags.presence.decisions import Kept, Lesson
 from fewtags.presence.estimates import Judged
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums
@@ -34,26 +35,27 @@ class Judge:
     odds: np.ndarray  # [N, C] base log-odds of presence, whatever the label; 0 for unreadable images
     labels: np.ndarray  # [N, C] as given
     readable: np.ndarray  # [N]
-    names: Tensor | None = None  # [N, C] name scores,
-    name_scorer: Callable[[Tensor], Tensor | None] | None = None  # and those of other unit-length features
+    unit_features: Callable[[np.ndarray], Tensor]  # [M, D] of rows [M]
+    name_scorer: Callable[[Tensor], Tensor | None] | None = None  # [M, C] name scores of unit-length features
+    decided: np.ndarray | None = None  # [N, C] labels with the decisions that came with the data, if there were any
 
     @classmethod
     def of(
         cls, outputs: ModelOutputs, labels: np.ndarray, head: Head | None = None, known_proportion: float | None = None
     ) -> Judge:
-        """Fit to the readable images of `outputs`, with their `labels` [N, C]. A closed-form `head` has names to go
-        by."""
+        """Fit to the readable images of `outputs`, with their `labels` [N, C]. A `head` that knows names has them to
+        go by."""
         names = name_scores(head, outputs)
-        scorer = head if isinstance(head, ClosedFormHead) and head.names is not None else None
+        scorer = None if head is None else head.name_scorer
         judge = cls.of_features(
             outputs.unit_features,
             outputs.readable,
             labels,
             names=names,
-            named=None if scorer is None or scorer.names is None else scorer.names.known,
+            named=None if scorer is None else scorer.known,
             known_proportion=known_proportion,
         )
-        return replace(judge, name_scorer=None if scorer is None else scorer.name_scores)
+        return replace(judge, name_scorer=None if head is None or scorer is None else head.name_scores)
 
     @classmethod
     def of_features(
@@ -92,23 +94,21 @@ class Judge:
         for some in _chunks(np.setdiff1d(rows, kept)):  # in the sums with one label of many
             of_names = None if names is None else names[some]
             odds[some] = model.base_odds(model.scores(unit_features(some), of_names)).numpy()
-        return cls(model, odds, labels, readable, names)
+        return cls(model, odds, labels, readable, unit_features)
 
-    def hidden(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """[M, C] P(present | unknown)."""
-        return self.model.answers.if_unknown(torch.from_numpy(self.odds[rows])).sigmoid().numpy()
+    # --- its own images ---
 
-    def present(self, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
+    def hidden(self, rows: np.ndarray | None = None) -> np.ndarray:
+        """[M, C] P(present | unknown), by labels and decisions."""
+        rows = np.arange(len(self.odds)) if rows is None else rows
+        odds = self.model.answers.if_unknown(torch.from_numpy(self.odds[rows]))
+        return (odds + self._lessons(self.unit_features(rows))).sigmoid().numpy()
+
+    def present(self, rows: np.ndarray | None = None) -> np.ndarray:
         """[M, C] P(present), as if nothing were known of the label."""
-        return self.model.answers.present(torch.from_numpy(self.odds[rows])).sigmoid().numpy()
-
-    def learn(self, rows: ArrayLike, columns: ArrayLike, decided: ArrayLike) -> Correction:
-        """Learn from decisions about labels that were unknown: how likely the others are present."""
-        at, column, label = (np.asarray(each, dtype=np.int64) for each in (rows, columns, decided))
-        asked = (self.labels[at, column] == UNKNOWN) & (label != UNKNOWN) & self.readable[at]
-        odds = torch.from_numpy(self.odds[at[asked], column[asked]])
-        present = torch.from_numpy(label[asked] == PRESENT)
-        return self.model.take_answers(odds, torch.from_numpy(column[asked]), present)
+        rows = np.arange(len(self.odds)) if rows is None else rows
+        odds = self.model.answers.present(torch.from_numpy(self.odds[rows]))
+        return (odds + self._lessons(self.unit_features(rows))).sigmoid().numpy()
 
     def judged(self) -> Judged:
         """For estimates of all readable images."""
@@ -116,19 +116,95 @@ class Judge:
         odds, labels = (torch.from_numpy(part[rows]) for part in (self.odds, self.labels))
         return Judged(odds, labels, self.model.observation, float(self.model.uncertain))
 
+    # --- other images ---
+
+    def elsewhere(self, unit_features: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """[M, C] P(present | unknown) and P(present) of images that it was not fitted to."""
+        names = None if self.name_scorer is None else self.name_scorer(unit_features)
+        odds, more = self.model.base_odds(self.model.scores(unit_features, names)), self._lessons(unit_features)
+        answers = self.model.answers
+        return (answers.if_unknown(odds) + more).sigmoid().numpy(), (answers.present(odds) + more).sigmoid().numpy()
+
+    # --- decisions ---
+
+    def decide(self, rows: ArrayLike, columns: ArrayLike, decided: ArrayLike) -> Correction:
+        """Learn from all decisions that stand: how likely unknown labels are present, and what the tags look like.
+
+        It depends on the decisions alone, not on their order or on earlier ones.
+        """
+        at, column, label = (np.asarray(each, dtype=np.int64) for each in (rows, columns, decided))
+        correction = self.learn(at, column, label)
+        for category in range(self.labels.shape[1]):
+            mine = column == category
+            self.model.take_lesson(category, self.lesson(category, at[mine], label[mine]))
+        return correction
+
+    def learn(self, rows: ArrayLike, columns: ArrayLike, decided: ArrayLike) -> Correction:
+        """Learn from decisions about labels that were unknown: how likely the others are present."""
+        said = [np.asarray(each, dtype=np.int64) for each in (rows, columns, decided)]
+        at, column, label = self._with_earlier(said[0], said[1], said[2])
+        asked = (self.labels[at, column] == UNKNOWN) & (label != UNKNOWN) & self.readable[at]
+        odds = torch.from_numpy(self.odds[at[asked], column[asked]])
+        present = torch.from_numpy(label[asked] == PRESENT)
+        return self.model.take_answers(odds, torch.from_numpy(column[asked]), present)
+
+    def lesson(self, column: int, rows: np.ndarray, decided: np.ndarray, start: Lesson | None = None) -> Lesson | None:
+        """What decisions about a tag teach; None without any. A lesson to `start` from saves time."""
+        rows, _, decided = self._with_earlier(rows, np.full(len(rows), column), decided, column)
+        use = self.readable[rows] & (decided != UNKNOWN)
+        order = np.argsort(rows[use], kind="stable")
+        rows, decided = rows[use][order], decided[use][order]
+        if not len(rows):
+            return None
+        base, answers = torch.from_numpy(self.odds[rows, column]), self.model.answers
+        unknown = torch.from_numpy(self.labels[rows, column] == UNKNOWN)
+        odds = torch.where(unknown, answers.if_unknown(base, column), answers.present(base, column))
+        inputs, present = self.model.inputs(self.unit_features(rows)), torch.from_numpy(decided == PRESENT)
+        sample = answers.if_unknown(self.odds_of_sample[:, column], column)
+        return self.kept.learn(inputs, present, odds, sample, start)
+
+    def _with_earlier(
+        self, rows: np.ndarray, columns: np.ndarray, decided: np.ndarray, only: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Decisions, and those that came with the data where there is none about the same label."""
+        if self.decided is None:
+            return rows, columns, decided
+        earlier = self.decided != self.labels
+        earlier[rows, columns] = False
+        if only is not None:
+            earlier &= np.arange(earlier.shape[1]) == only
+        at, column = np.nonzero(earlier)
+        more = self.decided[at, column].astype(np.int64)
+        return np.concatenate([rows, at]), np.concatenate([columns, column]), np.concatenate([decided, more])
+
+    def _lessons(self, unit_features: Tensor) -> Tensor:
+        """[M, C] what decisions add to the log-odds."""
+        return unit_features @ self.model.lesson_weights.T + self.model.lesson_bias
+
+    @cached_property
+    def kept(self) -> Kept:
+        return self.model.kept()
+
+    @cached_property
+    def odds_of_sample(self) -> Tensor:
+        """[S, C] of the images that lessons keep in place."""
+        sample = self.model.sample.float()
+        names = None if self.name_scorer is None else self.name_scorer(sample)
+        return self.model.base_odds(self.model.scores(sample, names))
+
 
 def _chunks(rows: np.ndarray) -> Iterator[np.ndarray]:
     return (rows[first : first + ROWS_AT_ONCE] for first in range(0, len(rows), ROWS_AT_ONCE))
 
 
 def name_scores(head: Head | None, outputs: ModelOutputs) -> Tensor | None:
-    """[N, C] what the names of the categories say about the images, where the run's head goes by names."""
-    if not isinstance(head, ClosedFormHead) or head.names is None:
+    """[N, C] what the names of the categories say about the images, where the run's head knows them."""
+    if head is None or head.name_scorer is None:
         return None
     scores = torch.zeros(len(outputs), head.num_categories)
     with torch.no_grad():
         for rows in outputs.chunks():
-            found = head.name_scores(outputs.unit_features(rows).to(head.feature_norm))
+            found = head.name_scores(outputs.unit_features(rows))
             assert found is not None
             scores[rows] = found.cpu()
     return scores

@@ -48,14 +48,14 @@ def predict_files(
     """One Prediction per file (or picture in memory), in order, lazily. With a `cache`, what the store has of a file is
     used and what it lacks is added, if the model looks only at averages."""
     if cache is not None and cache.enabled is not False and saved.classifier.looks_at_the_average:
-        making = model_pass(saved, average, count(files, num_files), device, batch_size, workers, runtime, say)
+        one_pass = model_pass(saved, average, count(files, num_files), device, batch_size, workers, runtime, say)
         cache = cache.model_copy(update={"runtime": runtime})
-        yield from predict_kept(saved, files, making, cache, choose_device(device))
+        yield from predict_kept(saved, files, one_pass, cache, choose_device(device))
         return
     finish = Probabilities(saved.classifier.neck, saved.classifier.head).eval()
-    making = model_pass(saved, finish, count(files, num_files), device, batch_size, workers, runtime, say)
+    one_pass = model_pass(saved, finish, count(files, num_files), device, batch_size, workers, runtime, say)
     names: deque[str] = deque()  # of those in flight
-    for loaded in making.over(numbered(files, names), reader(saved)):
+    for loaded in one_pass.over(numbered(files, names), reader(saved)):
         rows: dict[int, np.ndarray] = {}
         if loaded[0].batch is not None:
             rows = dict(zip(loaded[0].batch.index.tolist(), loaded[0].batch.images.numpy(), strict=True))
@@ -65,12 +65,12 @@ def predict_files(
 
 
 def predict_kept(
-    saved: SavedModel, files: Iterable[Path | Picture], making: Pass, cache: CacheConfig, device: torch.device
+    saved: SavedModel, files: Iterable[Path | Picture], one_pass: Pass, cache: CacheConfig, device: torch.device
 ) -> Iterator[Prediction]:
     """By the averages of the maps."""
     backbone, head = saved.classifier.backbone.all_frozen(), saved.classifier.head
     shelf = FeatureStore(cache_root(cache)).shelf(FeatureMaker(backbone, saved.input, cache, device).spec, pooled=True)
-    for group in kept_averages(shelf, files, making, saved.input.size):
+    for group in kept_averages(shelf, files, one_pass, saved.input.size):
         features = [one.feature for one in group if one.feature is not None]
         probabilities: Iterator[np.ndarray] = iter(())
         if features:
@@ -92,7 +92,7 @@ class Seen:
     problem: str = ""
 
 
-def kept_averages(shelf: Shelf, files: Iterable[Path | Picture], making: Pass, side: int) -> Iterator[list[Seen]]:
+def kept_averages(shelf: Shelf, files: Iterable[Path | Picture], one_pass: Pass, side: int) -> Iterator[list[Seen]]:
     """For groups of files in order: the average of each one's map, found in the store, or computed now and added."""
     waiting: deque[Seen] = deque()
 
@@ -105,7 +105,7 @@ def kept_averages(shelf: Shelf, files: Iterable[Path | Picture], making: Pass, s
 
     added = 0
     with shelf.writer() as writer:
-        for (loaded,) in making.over(keys(), lambda key: [unless_seen(*key, side)]):
+        for (loaded,) in one_pass.over(keys(), lambda key: [unless_seen(*key, side)]):
             computed = {}
             if loaded.batch is not None:  # rounded, as they will be read
                 features = loaded.batch.images.to(shelf.dtype)
@@ -170,9 +170,9 @@ def pooled_features(
     An unreadable image is an error or, if `unreadable` is given, a row of zeros and an entry there.
     """
     model = saved.classifier
-    making = model_pass(saved, PooledFeature(model.neck).eval(), len(files), device)
+    one_pass = model_pass(saved, PooledFeature(model.neck).eval(), len(files), device)
     features = torch.zeros(len(files), model.neck.num_channels)
-    for loaded in making.over(enumerate(files), reader(saved)):
+    for loaded in one_pass.over(enumerate(files), reader(saved)):
         for row, problem in loaded[0].broken.items():
             if unreadable is None:
                 raise UserError(f"{problem} Remove it.")
@@ -250,8 +250,8 @@ def numbered(files: Iterable[Path | Picture], names: deque[str]) -> Iterator[tup
         yield row, file.absolute() if elsewhere and isinstance(file, Path) and not remote_url(file) else file
 
 
-def count(files: Iterable[Path | Picture], told: int | None) -> int | None:
-    return len(files) if isinstance(files, Sized) else told
+def count(files: Iterable[Path | Picture], given: int | None) -> int | None:
+    return len(files) if isinstance(files, Sized) else given
 
 
 def load_file(saved: SavedModel, file: Path) -> Loaded:

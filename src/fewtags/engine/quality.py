@@ -1,8 +1,8 @@
 """Quality of a run without complete labels: estimates from the known tags and the answers.
 
 How complete the labels are, and how many tags are missing, is judged by the closed form on the training images, each
-label without itself (`engine.judge`). How well a trained model ranks is judged on the known tags of its validation
-images, as it knows its training labels too well; `instant` is judged on its training images.
+label without itself (`engine.judge`). How well a model ranks is judged on the known tags of its validation images, by
+`train`, `evaluate` and `compare` alike; without any, `instant` is judged on its training images.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import torch
 
 from fewtags import distributed
 from fewtags.data.prepare import RunData
-from fewtags.engine.judge import Judge
-from fewtags.engine.model_outputs import model_outputs
+from fewtags.engine.own_images import OwnImages
 from fewtags.engine.predictions import Predictions
 from fewtags.engine.run import Run, has_labels
 from fewtags.engine.run_folder import RunFolder
-from fewtags.labels import PRESENT, UNKNOWN
+from fewtags.labels import PRESENT
 from fewtags.models.saved import SavedModel, read_object
 from fewtags.presence.answers import Correction
 from fewtags.presence.estimates import Estimates, Judged, estimate, judge_scores, log_odds
@@ -29,47 +28,34 @@ CATEGORY_QUALITY = ("ap", "precision", "recall")
 
 
 def estimate_run(run: Run, saved: SavedModel) -> dict[str, Any] | None:
-    """The estimates for result.json; None if there are complete labels or none at all, or if it would take another pass
-    over the images with several processes."""
+    """The estimates for result.json; None if there are complete labels or none at all, or if several processes would
+    have to judge images together.
+
+    They are about all images that are partly labelled, as in `discover` and `review`, which judge them in the same way.
+    """
     parts = (run.data.train, run.data.val, run.data.test)
     if any(part is not None and part.complete for part in parts) or not has_labels(run.data):
         return None
-    judged, correction = run.judged, None
-    if judged is None or run.data.given is not None:
-        if distributed.world_size() > 1:
-            return None
-        judge = judge_run(run, saved)
-        correction = learn_decisions(judge, run.data)
-        judged = judge.judged()
-    correction = correction or no_answers(judged)
+    if distributed.world_size() == 1:
+        judge = OwnImages.of(run.data).judge(saved, run.config, device=str(run.device), quiet=run.log.quiet)[1]
+        judged, correction = judge.judged(), judge.learn([], [], [])
+    elif run.judged is not None and run.data.given is None:
+        judged, correction = run.judged, no_answers(run.judged)
+    else:
+        return None
     judged_by_itself = run.judged is not None and not run.learner.objective.trains
     thresholds = saved.thresholds if judged_by_itself else 0.5
     record = without_found(estimate(judged, correction, thresholds).as_json(saved.categories), run.data)
-    if judged_by_itself:
-        return {**record, "judged_on": "training images, leaving each label out"}
     quality = held_out_quality(run, saved.thresholds, record["known_proportion"][0])
+    if quality is None and judged_by_itself:
+        return {**record, "judged_on": "training images, leaving each label out"}
     other = None if quality is None else quality.as_json(saved.categories)
     return {**with_quality(record, other), "judged_on": "validation images" if other else None}
 
 
-def judge_run(run: Run, saved: SavedModel) -> Judge:
-    """By the features of the training images, which are kept for `fewtags discover`."""
-    train = run.data.train
-    outputs = model_outputs(saved, train, config=run.config, device=str(run.device), quiet=run.log.quiet)
-    return Judge.of(outputs, train.labels if run.data.given is None else run.data.given, saved.classifier.head)
-
-
-def learn_decisions(judge: Judge, data: RunData) -> Correction | None:
-    """What a review said about labels that were unknown."""
-    if data.given is None:
-        return None
-    rows, columns = np.nonzero((data.given == UNKNOWN) & (data.train.labels != UNKNOWN))
-    return judge.learn(rows, columns, data.train.labels[rows, columns])
-
-
 def no_answers(judged: Judged) -> Correction:
     nothing = torch.zeros(0)
-    return Correction.of(nothing, nothing.long(), nothing, judged.labels.shape[1], judged.uncertain)
+    return Correction.of(nothing, nothing.long(), nothing, judged.observation.habit, judged.uncertain)
 
 
 def held_out_quality(run: Run, thresholds: np.ndarray, known_proportion: float) -> Estimates | None:
@@ -116,8 +102,13 @@ def with_quality(record: dict[str, Any], other: dict[str, Any] | None) -> dict[s
     return merged
 
 
-def estimated_proportion(files: RunFolder) -> float | None:
-    """The known proportion that `train` has estimated; None where it measured with complete labels instead."""
+def recorded_estimates(files: RunFolder) -> dict[str, Any] | None:
+    """What `train` has estimated; None where it measured with complete labels instead."""
     estimates = read_object(files.result).get("estimates") if files.result.is_file() else None
-    interval = (estimates or {}).get("known_proportion")
-    return interval[0] if interval else None
+    return estimates if isinstance(estimates, dict) and estimates.get("known_proportion") else None
+
+
+def estimated_proportion(files: RunFolder) -> float | None:
+    """The known proportion that `train` has estimated."""
+    estimates = recorded_estimates(files)
+    return None if estimates is None else float(estimates["known_proportion"][0])

@@ -65,8 +65,8 @@ def compute_shard(name: str, recipe: list[Any], read: list[Any], keys: list[Any]
     if name not in _passes:
         _passes.clear()  # of another job
         _passes[name] = local_pass(ray.get(recipe[0])), ray.get(read[0])
-    making, reader = _passes[name]
-    return list(making.over(keys, reader))
+    one_pass, reader = _passes[name]
+    return list(one_pass.over(keys, reader))
 
 
 _passes: dict[str, tuple[FeaturePass, Callable[[Any], list[Sample]]]] = {}

@@ -56,15 +56,15 @@ class Runtime:
     batch: int = BATCH
     in_threads: bool = True  # each thread runs its own batches, on one core
     speed: dict[str, float] = field(default_factory=dict)  # images per second of those timed, on all cores
-    left_out: dict[str, str] = field(default_factory=dict)  # why others were not chosen
+    rejected: dict[str, str] = field(default_factory=dict)  # why others were not chosen
 
     @property
     def sentence(self) -> str:
         """A sentence about which and why; empty if there was no choice."""
-        if len(self.speed) + len(self.left_out) < 2:
+        if len(self.speed) + len(self.rejected) < 2:
             return ""
         others = [f"{name} {speed:.0f}" for name, speed in self.speed.items() if name != self.name]
-        others += [f"{name}: {reason}" for name, reason in self.left_out.items()]
+        others += [f"{name}: {reason}" for name, reason in self.rejected.items()]
         return f"Features computed by {self.name}, about {self.speed[self.name]:.0f} images/s ({', '.join(others)})."
 
 
@@ -119,24 +119,24 @@ def fastest(backbone: Backbone, size: int, num_images: float) -> Runtime:
     if not others:
         return best
     seconds, expected = timed(best.run, images)
-    speed, left_out = {"torch": BATCH / seconds * num_cores()}, {}
+    speed, rejected = {"torch": BATCH / seconds * num_cores()}, {}
     for name in others:
         try:
             other = build(name, backbone, size)
             others_seconds, maps = timed(other.run, images)
         except MissingExtra:
-            left_out[name] = "not installed"
+            rejected[name] = "not installed"
             continue
         except Exception as error:  # a network it cannot run; each has its own exceptions
-            left_out[name] = f"{type(error).__name__}"
+            rejected[name] = f"{type(error).__name__}"
             continue
         if difference(maps, expected) > AGREES:
-            left_out[name] = "its features differ"
+            rejected[name] = "its features differ"
             continue
         speed[name] = BATCH / others_seconds * num_cores()
         if others_seconds < seconds:
             best, seconds = other, others_seconds
-    return replace(best, speed=speed, left_out=left_out)
+    return replace(best, speed=speed, rejected=rejected)
 
 
 def worth_trying(num_images: float, seconds: float) -> list[str]:

@@ -102,7 +102,7 @@ def train(
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """No other run may write to `folder`. The first process has the lock for all of its group; it alone complains."""
+    """No other run may write to `folder`. The first process locks it for its group, and alone reports a refusal."""
     refused = None
     with ExitStack() as locks:
         if distributed.is_main():

@@ -182,6 +182,6 @@ def why(files: RunFolder, exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         return f"killed by signal {-exit_code}"
     if exit_code == 0:
-        return f"it ended well, and {files.result} is not there: all machines must share that folder"
+        return f"it ended without an error, but {files.result} is missing; all machines must share that folder"
     lines = files.log.read_text(encoding="utf-8").strip().splitlines() if files.log.is_file() else []
     return lines[-1] if lines else f"exit code {exit_code}"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fewtags.data.agreement import Agreement
 from fewtags.data.annotations import Annotations
 from fewtags.data.decisions import latest, read_decisions
 from fewtags.data.prepare import measurable
@@ -21,7 +22,7 @@ from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.metrics import evaluate_scores
-from fewtags.models.saved import read_object
+from fewtags.models.saved import read_object, read_thresholds
 from fewtags.models.tensor_files import read_arrays
 
 
@@ -34,6 +35,7 @@ class Review:
     confirmed: int  # given tags that are right
     refuted: int  # suggestions that are wrong
     unsure: int
+    agreement: str = ""  # of several reviewers, as a sentence
 
     @property
     def tags(self) -> set[str]:
@@ -79,7 +81,7 @@ def compare_runs(folders: Sequence[Path]) -> Comparison:
     labels = chosen(parts[0], parts[0].labels, images, categories)
     complete = bool((labels != UNKNOWN).all())
     runs = [
-        compared(folder, chosen(part, predictions(folder, split), images, categories), labels, complete)
+        compared(folder, chosen(part, predictions(folder, split), images, categories), labels, complete, categories)
         for folder, part in zip(folders, parts, strict=True)
     ]
     return Comparison(runs, split, len(images), categories, not complete)
@@ -110,7 +112,9 @@ def chosen(part: Annotations, values: np.ndarray, images: Sequence[str], categor
     return values[np.ix_([row[image] for image in images], [part.categories.index(name) for name in categories])]
 
 
-def compared(folder: Path, probabilities: np.ndarray, labels: np.ndarray, complete: bool) -> ComparedRun:
+def compared(
+    folder: Path, probabilities: np.ndarray, labels: np.ndarray, complete: bool, categories: Sequence[str]
+) -> ComparedRun:
     config, known = load_run_config(folder), read_object(RunFolder(folder).data)
     decisions = known.get("labels_from") or {}
     about: dict[str, Any] = {
@@ -129,7 +133,8 @@ def compared(folder: Path, probabilities: np.ndarray, labels: np.ndarray, comple
     if not (labels[read] == PRESENT).any():
         raise DataError("None of the images the runs have in common has a known tag.")
     predictions = Predictions(probabilities[read], {})
-    estimates = estimate_predictions(predictions, labels[read], 0.5, estimated_proportion(RunFolder(folder)))
+    thresholds = read_thresholds(folder)[[known["categories"].index(name) for name in categories]]  # as `train` has it
+    estimates = estimate_predictions(predictions, labels[read], thresholds, estimated_proportion(RunFolder(folder)))
     ap = [None if np.isnan(value) else float(value) for value in estimates.ap[:, 0]]
     return ComparedRun(**about, map=estimates.map.value, of1=estimates.of1.value, cf1=estimates.cf1.value, ap=ap)
 
@@ -143,13 +148,20 @@ def review_of(folder: Path) -> Review | None:
     rows = {image: row for row, image in enumerate(given.images)}
     columns = {name: column for column, name in enumerate(given.categories)}
     kinds: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)  # (label before, label now) -> tags
-    for (image, tag), decision in latest(read_decisions(file)).items():
+    decisions = read_decisions(file)
+    opinions: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
+    for decision in decisions:
+        opinions[decision.image, decision.tag].append((decision.reviewer, decision.label))
+    for (image, tag), decision in latest(decisions).items():
         if image in rows and tag in columns:
             kinds[int(given.labels[rows[image], columns[tag]]), decision.label][tag] += 1
+        elif image in rows and decision.tag_is == "new":
+            kinds[UNKNOWN, decision.label][tag] += 1
     return Review(
         found=dict(kinds[UNKNOWN, PRESENT].most_common()),
         removed=dict(kinds[PRESENT, ABSENT].most_common()),
         confirmed=kinds[PRESENT, PRESENT].total(),
         refuted=kinds[UNKNOWN, ABSENT].total(),
         unsure=sum(counts.total() for (_, now), counts in kinds.items() if now == UNKNOWN),
+        agreement=Agreement.of(opinions.values()).words,
     )

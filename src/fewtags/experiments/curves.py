@@ -120,17 +120,17 @@ class Detail:
     thresholds: list[tuple[str, str, Markup]]  # category, remark, chart
     threshold_legend: Markup
     threshold_names: list[str]
-    left_out: int  # categories without a chart
+    num_not_shown: int  # categories without a chart
 
 
 def method_detail(run: RunRecord) -> Detail | None:
     decisions = [chart for chart in decision_charts(run) if chart]
-    thresholds, left_out = threshold_charts(run)
+    thresholds, num_not_shown = threshold_charts(run)
     if not decisions and not thresholds:
         return None
     title = f"{label(run)} on {run.dataset}, {proportion_label(run.proportion)}"
     lines = state_lines(run.rows_of("categories"))
-    return Detail(title, decisions, thresholds, legend(lines), list(lines), left_out)
+    return Detail(title, decisions, thresholds, legend(lines), list(lines), num_not_shown)
 
 
 def state_lines(rows: Sequence[dict[str, Any]]) -> dict[str, int]:

@@ -84,7 +84,7 @@ CALDNR_FROZEN: dict[str, Any] = {
     "method.csl_weight": 0.0,
 }
 # The factor on the classification losses is the one that the authors' script names for the cross-entropy of AN, which
-# all of these use (paper-notes 46).
+# all of these use (paper-notes 32).
 CSSL_PAPER: dict[str, Any] = {
     **PAPER_TRAINING,
     "head.hidden": True,

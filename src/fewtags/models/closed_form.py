@@ -97,6 +97,10 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         self.names = names
 
     @property
+    def name_scorer(self) -> NameScorer | None:
+        return self.names
+
+    @property
     def needs_labels(self) -> bool:
         return self.names is None
 
@@ -112,7 +116,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         """
         if self.names is None:
             return None
-        return self.names.scores(unit_features * (NAME_SHARPNESS * self.feature_norm))
+        return self.names.scores(unit_features.to(self.feature_norm) * (NAME_SHARPNESS * self.feature_norm))
 
     def forward(self, feature_map: Tensor) -> Outputs:
         pooled = unit_length(feature_map.float().mean((2, 3)))  # [B, D]

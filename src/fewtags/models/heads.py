@@ -42,8 +42,8 @@ class HeadSpec:
     uses_names: bool = False  # the category names, in `use_names`, if its setting `names` allows it
     needs_start: bool = False  # a pass over the training images before the first epoch
     starts_plain: bool = True  # that pass is without augmentation; otherwise as in the first epoch
-    assumes_random_labels: bool = False  # at the start; `relabel` is then told of labels decided in a review
-    looks_at_the_average: bool = False  # of the map only, so nothing else has to be cached
+    assumes_random_labels: bool = False  # so it starts without labels decided in a review; `relabel` adds them later
+    looks_at_the_average: bool = False  # it uses only the average of the map, so nothing else has to be cached
     settles: bool = False  # its first part is fixed after the start, and computed once instead of in every epoch
     calibrated: bool = False  # its start gives probabilities of presence, not of being known to be present
 
@@ -76,6 +76,15 @@ class Head(nn.Module, Generic[C]):
     @property
     def thresholds(self) -> Tensor | None:
         """[C] if its start chose them by leave-one-out and nothing is trained afterwards."""
+        return None
+
+    @property
+    def name_scorer(self) -> NameScorer | None:
+        """What it was given by `use_names`."""
+        return None
+
+    def name_scores(self, unit_features: Tensor) -> Tensor | None:
+        """[N, C] what the names say about images with these features of length 1 [N, D]; None without names."""
         return None
 
     def initialise(self, problem: Problem) -> None:

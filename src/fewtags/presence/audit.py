@@ -43,15 +43,15 @@ def averaged(odds: np.ndarray, deviation: float = math.hypot(OFFSET, OWN_OFFSET)
     return sum(w / (1 + np.exp(-(odds + math.sqrt(2) * deviation * x).clip(-30, 30))) for x, w in parts)
 
 
-def inclusion_probabilities(worth: np.ndarray, number: int) -> np.ndarray:
-    """Proportional to `worth` [M] and at most 1; their sum is `number`, or M if there are fewer labels."""
-    if number >= len(worth):
-        return np.ones(len(worth))
-    worth = np.maximum(worth.astype(float), 1e-12 * max(float(worth.max()), 1e-300))  # every label has a chance
-    certain = np.zeros(len(worth), dtype=bool)
+def inclusion_probabilities(weight: np.ndarray, number: int) -> np.ndarray:
+    """Proportional to `weight` [M] and at most 1; their sum is `number`, or M if there are fewer labels."""
+    if number >= len(weight):
+        return np.ones(len(weight))
+    weight = np.maximum(weight.astype(float), 1e-12 * max(float(weight.max()), 1e-300))  # every label has a chance
+    certain = np.zeros(len(weight), dtype=bool)
     while True:
         pi = np.where(certain, 1.0, 0.0)
-        pi[~certain] = worth[~certain] * (number - certain.sum()) / worth[~certain].sum()
+        pi[~certain] = weight[~certain] * (number - certain.sum()) / weight[~certain].sum()
         if not (pi > 1).any():
             return pi
         certain |= pi >= 1

@@ -47,6 +47,7 @@ FOUND = 0.3
 _ENTRIES_AT_ONCE = 2**22  # scores are computed for groups of categories with about this many entries: bounds the memory
 _SAMPLE = 4096  # images the regression is fitted to, besides the known positives
 _LEAST_SLOPE = 0.05
+_NO_ANSWERS = (torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0))
 
 
 @dataclass(frozen=True)
@@ -184,9 +185,9 @@ class Presence(nn.Module):
         return Answers(self.observation, self.answer_offset, self.answer_slope)
 
     def known_proportion(self, odds: Tensor) -> Tensor:
-        """[C] the share of each category's presences that are known, over images with log-odds [N, C]."""
-        chance = odds.sigmoid()
-        return (chance * self.observation.known(odds)).sum(0) / chance.sum(0).clamp(min=1e-12)
+        """[C] the share of each category's presences that are known, over images with base log-odds [N, C]."""
+        known = odds.sigmoid() * self.observation.known(odds)
+        return (known.sum(0) / self.answers.present(odds).sigmoid().sum(0).clamp(min=1e-12)).clamp(max=1)
 
     # --- fitting ---
 
@@ -242,8 +243,8 @@ class Presence(nn.Module):
         return ridge
 
     def _forget(self) -> None:
-        """What answers and decisions have taught, and windows."""
-        for name in ("window_slope", "answer_offset", "answer_slope", "lesson_weights", "lesson_bias"):
+        """What decisions have taught, and windows."""
+        for name in ("window_slope", "lesson_weights", "lesson_bias"):
             getattr(self, name).zero_()
 
     def _keep(self, ridge: Ridge, features: Tensor, num_images: int) -> None:
@@ -308,6 +309,7 @@ class Presence(nn.Module):
         self.clarity.fill_(shared.clarity)
         self.uncertain.fill_(shared.uncertain)
         self.bend.fill_(BEND)
+        self.take_answers(*_NO_ANSWERS)
 
     def _regress(
         self,
@@ -370,13 +372,15 @@ class Presence(nn.Module):
         self.clarity.zero_()
         fitted = Fitted(self, images, Shared(torch.zeros(4), 0.0, 0.0, 1.0))
         self.uncertain.fill_(1.0)
+        self.take_answers(*_NO_ANSWERS)
         self._choose_thresholds(fitted)
         return fitted
 
     def _choose_thresholds(self, fitted: Fitted) -> None:
         rows = sample_rows(len(fitted.images.labels))
         few = Fitted(self, fitted.images.take(rows), fitted.shared) if len(rows) < len(fitted.images.labels) else fitted
-        self.thresholds.copy_(torch.from_numpy(expected_f1_thresholds(few.left_out().sigmoid().numpy())))
+        present = self.answers.present(few.left_out().to(self.habit)).sigmoid()
+        self.thresholds.copy_(torch.from_numpy(expected_f1_thresholds(present.cpu().numpy())))
 
     # --- decisions ---
 
@@ -392,7 +396,7 @@ class Presence(nn.Module):
         """Learn from answers `present` [n] about unknown labels, of these base odds [n] and `category` [n]."""
         observation = Observation(self.habit.cpu(), self.clarity.cpu())
         before = observation.if_unknown(odds, category)
-        correction = Correction.of(before, category, present, len(self.bias), float(self.uncertain))
+        correction = Correction.of(before, category, present, self.habit, float(self.uncertain))
         self.answer_offset.copy_(correction.offset)
         self.answer_slope.copy_(correction.slope)
         return correction

@@ -4,9 +4,9 @@
     P(known | present) = sigmoid(habit_c + clarity * o)       see `observation`
 
 A category's numbers theta_c = (b_c, a_c, habit_c) are drawn from a normal distribution about what all categories share,
-which is fitted with them; a category of which nothing is known is that prior mean. How much habits differ, and how much
-clarity matters, is no number that labels determine well: both have a few values, weighted by how well they explain the
-labels, and what is used is the mean.
+which is fitted with them; a category of which nothing is known gets that prior mean. Labels do not determine well how
+much habits differ and how much clarity matters. Both therefore have a few values, each weighted by how well it explains
+the labels, and the weighted mean is used.
 """
 
 from __future__ import annotations

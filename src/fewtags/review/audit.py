@@ -101,7 +101,7 @@ class Audit:
             session.refresh()
             number = len(self._waves()) + 1
             chosen = choose(self._candidates(), self.size, (session.seed, number))
-            images, names = session.annotations.images, session.annotations.categories
+            images, names = session.annotations.images, session.names
             parts = (chosen.rows, chosen.columns, chosen.inclusion, chosen.stands_for)
             listed = zip(*(part.tolist() for part in parts), strict=True)
             store.ask(
@@ -157,11 +157,13 @@ class Audit:
     def _asked(self, question: Question) -> Asked | None:
         """None if the image or the category is gone since."""
         session = self.session
-        place = session.locate(*question.label)
+        place = session.state.locate(*question.label)
         if place is None or not session.readable[place[0]]:
             return None
         row, column = place
-        return Asked(question, row, column, float(session.tags(row, [column])[0].probability), session.version(*place))
+        return Asked(
+            question, row, column, float(session.tags(row, [column])[0].probability), session.state.version(*place)
+        )
 
     def _answered(self, wave: list[Question], decided: dict[Label, Decision]) -> Answered:
         said = [(q, decided[q.label].new) for q in wave if q.label in decided and decided[q.label].new != UNKNOWN]
@@ -175,14 +177,17 @@ class Audit:
         )
 
     def _candidates(self) -> Candidates:
-        """Every label that is unknown, undecided and readable; of a burst one."""
-        session = self.session
-        unknown = (session.given == UNKNOWN) & session.readable[:, None]
-        parts = [np.flatnonzero(unknown[:, c] & ~session.decided(c)) for c in range(unknown.shape[1])]
+        """Every label of the run's own tags that is unknown, undecided and readable; of a burst one."""
+        session, state = self.session, self.session.state
+        own = state.book.own
+        unknown = (session.given[:, :own] == UNKNOWN) & session.readable[:, None]
+        parts = [
+            np.flatnonzero(unknown[:, c] & ~state.is_decided(c) & (not state.book.tags[c].gone)) for c in range(own)
+        ]
         rows = np.concatenate(parts)
         columns = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         first, stands_for = one_of_each_burst(columns, rows, session.leaders)
         rows, columns = rows[first], columns[first]
         base = torch.from_numpy(session.judge.odds[rows, columns])
-        odds = session.model.answers.if_unknown(base, torch.from_numpy(columns)).numpy()
+        odds = session.ranker.answers.if_unknown(base, torch.from_numpy(columns)).numpy()
         return Candidates(rows, columns, odds, stands_for)

@@ -14,11 +14,15 @@ undone as a whole. `append` returns once the rows are durable.
 The `version` of a label is the id of the last row about it, 0 if there is none. Callers pass the version they
 saw; if somebody else decided in between, nothing is written and `Conflict` says what they did.
 
+Rows without an image are about a tag itself: added, renamed, merged (`tag_book`). They are no decisions about labels,
+and are not in `standing()`; a step may have rows of both kinds.
+
 Rows are sealed and kept twice (`seals.py`): opening the file says which decisions are missing, or puts them back.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
@@ -42,6 +46,7 @@ SCHEMA = 2
 UNSEALED = 1  # the schema before: without seals
 PATIENCE = 3.0  # seconds a reader waits for a decision that is being written
 SHOWN = 3  # missing decisions named
+ABOUT_TAGS = "tag:"  # the queue of a row about a tag itself begins so
 Label = tuple[str, str]  # image, category
 
 TABLE = """
@@ -95,8 +100,9 @@ class Draft:
     category: str
     old: int
     new: int
-    content_hash: str = ""  # of the file that was shown
+    content_hash: str = ""  # of the file that was shown; of a row about a tag itself, the details
     version: int | None = None  # the one that was seen; None: any
+    queue: str | None = None  # None: that of the step
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,10 @@ class Decision:
     @property
     def label(self) -> Label:
         return self.image, self.category
+
+    @property
+    def is_about_tag(self) -> bool:
+        return not self.image
 
 
 NAMES = ", ".join(f"d.{field.name}" for field in fields(Decision))
@@ -160,9 +170,9 @@ class Conflict(UserError):
 
     def __init__(self, others: Sequence[Decision]):
         first = others[0]
+        what = f"the tag '{first.category}'" if first.is_about_tag else f"'{first.category}' of {first.image}"
         super().__init__(
-            f"{first.reviewer or 'Somebody'} changed '{first.category}' of {first.image} at {first.decided_at}, "
-            "after you saw it; check it again."
+            f"{first.reviewer or 'Somebody'} changed {what} at {first.decided_at}, after you saw it; check it again."
         )
         self.others = list(others)
 
@@ -176,6 +186,14 @@ def has_decisions(run: Path) -> bool:
     """Has it been reviewed? Also if the file is gone and only its second copy is left."""
     file = decisions_file(run)
     return file.is_file() or SealedLines.beside(file).exists()
+
+
+def standing_decisions(run: Path) -> dict[tuple[str, str], int]:
+    """(image, tag) -> 1 present, 0 unsure, -1 absent, of all reviews of a run."""
+    if not has_decisions(run):
+        return {}
+    with DecisionStore(decisions_file(run), read_only=True) as store:
+        return store.labels()
 
 
 class DecisionStore:
@@ -384,7 +402,18 @@ class DecisionStore:
             first, now = self._next_id(), _now()
             rows = [
                 Decision(
-                    first + n, first, d.image, d.content_hash, d.category, d.old, d.new, reviewer, now, queue, run, None
+                    first + n,
+                    first,
+                    d.image,
+                    d.content_hash,
+                    d.category,
+                    d.old,
+                    d.new,
+                    reviewer,
+                    now,
+                    queue if d.queue is None else d.queue,
+                    run,
+                    None,
                 )
                 for n, d in enumerate(drafts)
             ]
@@ -406,6 +435,7 @@ class DecisionStore:
             last = {d.label: self._last_about(d.label) for d in taken_back}
             in_step = {d.id for d in taken_back}
             others = [d for d in last.values() if d is not None and not self._rests_on(d, in_step)]
+            others += self._later_about_tags(taken_back)
             if others:
                 raise Conflict(others)
             first, now = self._next_id(), _now()
@@ -434,6 +464,15 @@ class DecisionStore:
         standing = self._select(f"WHERE image = ? AND category = ? AND {STANDING} ORDER BY id DESC LIMIT 1", last.label)
         return any(decision.id in in_step for decision in standing)
 
+    def _later_about_tags(self, rows: Sequence[Decision]) -> list[Decision]:
+        """What stands and names a tag as these rows called it: it would be about nothing without them."""
+        names = {name for row in rows if row.is_about_tag for name in _names_in(row)}
+        if not names:
+            return []
+        places = ", ".join("?" * len(names))
+        last = max(row.id for row in rows)
+        return self._select(f"WHERE category IN ({places}) AND id > ? AND {STANDING} LIMIT 1", (*sorted(names), last))
+
     def _next_id(self) -> int:
         return int(self._connection.execute("SELECT COALESCE(MAX(id), 0) + 1 FROM decisions").fetchone()[0])
 
@@ -457,9 +496,13 @@ class DecisionStore:
     def standing(self) -> Iterator[Decision]:
         """The current decision about each decided label, oldest first."""
         yield from self._select(
-            f"JOIN (SELECT MAX(id) AS last FROM decisions d WHERE {STANDING} GROUP BY image, category) "
-            "ON d.id = last ORDER BY d.id"
+            f"JOIN (SELECT MAX(id) AS last FROM decisions d WHERE image <> '' AND {STANDING} "
+            "GROUP BY image, category) ON d.id = last ORDER BY d.id"
         )
+
+    def step(self, step: int) -> list[Decision]:
+        """The rows of a step that stand."""
+        return self._select(f"WHERE step = ? AND {STANDING} ORDER BY id", (step,))
 
     def questions(self) -> list[Question]:
         """Of all audits, in the order they are asked."""
@@ -515,6 +558,12 @@ class DecisionStore:
             return [
                 Decision(*row) for row in self._connection.execute(f"SELECT {NAMES} FROM decisions d {rest}", values)
             ]
+
+
+def _names_in(row: Decision) -> list[str]:
+    """The names that exist only since this row about a tag."""
+    details = json.loads(row.content_hash or "{}")
+    return [row.category] if row.queue == f"{ABOUT_TAGS}add" else [details["name"]] if "name" in details else []
 
 
 def count_labels(decisions: Iterable[Decision]) -> Counts:

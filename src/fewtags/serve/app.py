@@ -39,7 +39,7 @@ from fewtags.serve.batching import Batcher, Model, QueueFull
 from fewtags.serve.measures import Measures
 
 
-class Tagger(Protocol):
+class ServedModel(Protocol):
     """What is served: a run's model or an exported file."""
 
     categories: list[str]
@@ -74,7 +74,7 @@ class ImageTags(BaseModel):
     """Why this image could not be read."""
 
 
-class Answer(BaseModel):
+class TagsResponse(BaseModel):
     images: list[ImageTags]
 
 
@@ -92,7 +92,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(tagger: Tagger, limits: Limits | None = None, api_key: str | None = None) -> FastAPI:
+def create_app(tagger: ServedModel, limits: Limits | None = None, api_key: str | None = None) -> FastAPI:
     limits = limits or Limits()
     server = Server(tagger, limits, api_key)
 
@@ -149,7 +149,7 @@ def create_app(tagger: Tagger, limits: Limits | None = None, api_key: str | None
         },
     }
 
-    @app.post("/v1/tags", response_model=Answer, openapi_extra={"requestBody": body}, responses=PROBLEMS)
+    @app.post("/v1/tags", response_model=TagsResponse, openapi_extra={"requestBody": body}, responses=PROBLEMS)
     async def tags(
         request: Request,
         threshold: Annotated[float | None, Query(ge=0, le=1, description="The model's own by default.")] = None,
@@ -184,7 +184,7 @@ class Counting:
 class Server:
     """The model with its queue, the decoding threads, and the limits."""
 
-    def __init__(self, tagger: Tagger, limits: Limits, api_key: str | None):
+    def __init__(self, tagger: ServedModel, limits: Limits, api_key: str | None):
         self.tagger, self.limits, self.api_key = tagger, limits, api_key
         self.measures = Measures()
         self.ready = False
@@ -218,7 +218,7 @@ class Server:
             raise HTTPException(401, "the API key is missing or wrong")
 
     async def answer(self, request: Request, threshold: float | None, top: int | None) -> list[dict[str, Any]]:
-        """What `Answer` describes, as it goes into JSON."""
+        """What `TagsResponse` describes, as it goes into JSON."""
         try:
             async with asyncio.timeout(self.limits.seconds):
                 with self.room_for(request), self.places(1):  # before anything is read

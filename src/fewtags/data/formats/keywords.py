@@ -89,12 +89,12 @@ def read_keywords(path: Path, options: KeywordOptions, images: Path | None) -> A
     with quiet_pillow(), ThreadPoolExecutor(READERS) as pool:
         photos = list(pool.map(lambda name: read_photo(path / name, options.where), names))
     findings = [finding for photo in photos for finding in photo.findings]
-    rows, left_out = [], 0
+    rows, num_skipped = [], 0
     for name, photo in zip(names, photos, strict=True):
         places = photo.keywords.places()
         own = set() if options.predicted else {fold(tag) for tag in photo.keywords.predicted}
         kept = {SEPARATOR.join(place) for place in places if fold(place[-1]) not in own}
-        left_out += len({fold(place[-1]) for place in places} & own)
+        num_skipped += len({fold(place[-1]) for place in places} & own)
         denied = set() if options.predicted else set(photo.keywords.rejected)
         rows.append(Row(name, str(path / name), kept, denied, listed=bool(places)))
     if not any(row.present for row in rows):
@@ -104,8 +104,8 @@ def read_keywords(path: Path, options: KeywordOptions, images: Path | None) -> A
     annotations = assemble(
         rows, file=path, roots=[path], options=options, name=folder_name(path), note=note, findings=findings
     )
-    if left_out:
-        words = plural(left_out, "keyword")
+    if num_skipped:
+        words = plural(num_skipped, "keyword")
         annotations.notes.append(f"{words} written by fewtags itself skipped (predicted=true reads them).")
     if denials:
         annotations.notes.append(f"{plural(denials, 'keyword')} written by fewtags and removed by a person: absent.")

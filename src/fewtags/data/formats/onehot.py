@@ -95,7 +95,7 @@ def read_onehot(path: Path, options: OnehotOptions, images: Path | None) -> Anno
         notes=[
             f"{table.describe()}; {described}.",
             *located.notes,
-            *left_out(table, columns, {table.image, split, group}),
+            *unused_columns(table, columns, {table.image, split, group}),
             *tidied.notes,
         ],
         findings=[*findings, *similar_names(categories, file)],
@@ -240,7 +240,7 @@ def value_meanings(values: np.ndarray, zero: str, minus_one: str, complete: bool
     return ", ".join(f"{value} is {state}" for value, state in meaning.items())
 
 
-def left_out(table: Table, columns: list[int], used: set[int | None]) -> list[str]:
+def unused_columns(table: Table, columns: list[int], used: set[int | None]) -> list[str]:
     read = used.union(columns)
     others = [name for column, name in enumerate(table.header or []) if name and column not in read]
     return [f"Not read as tags: the columns {', '.join(others)}."] if others else []

@@ -104,12 +104,12 @@ def read_labels_index(file: Path, options: VisualGenomeOptions, images: Path | N
     names = numbered_categories(numbers_of, options)
     listed = {split: read_lines(list_of(file.parent, split, options)) for split in LISTS}
     folders = {folder: ImageFolder(root / folder) for folder in IMAGE_FOLDERS}
-    rows, num_left_out = [], 0
+    rows, num_missing = [], 0
     for split, lines in listed.items():
         for line in lines:
             image = find_in(folders, line)
             if image is None or line not in numbers_of:
-                num_left_out += 1
+                num_missing += 1
                 if image is None:
                     findings.append(missing_image(str(file), line, root))
                 else:
@@ -121,8 +121,8 @@ def read_labels_index(file: Path, options: VisualGenomeOptions, images: Path | N
         raise DataError(f"None of the listed images is in {root} or its VG_100K folders, or in {file}.")
     order = (
         "Rows are in the order of the lists, so data.mask_seed=0 keeps the same labels as its authors."
-        if not num_left_out
-        else f"{num_left_out:,} of the listed images are missing, so different labels stay known than in the paper."
+        if not num_missing
+        else f"{num_missing:,} of the listed images are missing, so different labels stay known than in the paper."
     )
     annotations = label_rows(
         rows,

@@ -23,7 +23,7 @@ GROUP = "the paper and its rows"
 
 def _row(name: str, title: str, sentence: str, *, catu: bool = True, **parts: bool) -> Method:
     """The method, or it without some of its components."""
-    left_out: dict[str, Any] = {f"method.{key}": value for key, value in parts.items()}
+    switched_off: dict[str, Any] = {f"method.{key}": value for key, value in parts.items()}
     return Method(
         name=name,
         title=title,
@@ -32,7 +32,7 @@ def _row(name: str, title: str, sentence: str, *, catu: bool = True, **parts: bo
         objective="fewtags.methods.category_adaptive:CategoryAdaptive",
         venue="IEEE Transactions on Multimedia 2024",
         bibtex=citations.CALDNR,
-        settings={**CALDNR_FROZEN, **left_out, **({} if catu else NO_CATU_FROZEN)},
+        settings={**CALDNR_FROZEN, **switched_off, **({} if catu else NO_CATU_FROZEN)},
         note=FROZEN_NOTE,
         profiles={
             "paper": Profile({**CALDNR_PAPER, **({} if catu else NO_CATU_PAPER)}, PUBLISHED_NOTE, PAPER_WORD_DIM)

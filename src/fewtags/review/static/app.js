@@ -12,14 +12,16 @@ import { isTyping, Keys } from "./keys.js";
 import { Place } from "./place.js";
 import { Queue } from "./queue.js";
 import { TagList } from "./tag-list.js";
+import { openHits, openNewTag, openReviewed, openTagMenu } from "./tags.js";
 import { Toolbar } from "./toolbar.js";
 
 const QUEUES = [
   ["audit", "Audit", "A few questions across all tags, whose answers say how complete the tags are"],
   ["missing", "Suggested missing", "Unlabelled tags that the model predicts, most certain first"],
-  ["doubtful", "Doubtful given", "Given tags that the model would not predict without this image's own label"],
-  ["random", "Random sample", "Suggestions in random order, for an unbiased estimate of how many are right"],
+  ["doubtful", "Doubtful", "Given tags that the picture speaks against: it looks less like them than a random one"],
+  ["random", "Random", "Suggestions in random order, for an unbiased estimate of how many are right"],
   ["uncertain", "Least certain", "Where an answer teaches the model most"],
+  ["disputed", "Disputed", "Where two reviewers disagree: a third decides"],
 ];
 const WORDS = {
   doubtful: {
@@ -36,7 +38,7 @@ const WORDS = {
 const POLL_EVERY = 4000; // milliseconds
 
 const settings = {
-  usual: { theme: "auto", "move-on": "0", "hide-chances": "0", panel: "1" },
+  usual: { theme: "auto", "move-on": "1", "hide-chances": "0", panel: "1" },
   get: (name) => localStorage.getItem(name) ?? settings.usual[name],
   set(name, value) {
     localStorage.setItem(name, value);
@@ -95,9 +97,20 @@ class App {
     for (const button of byId("queues").children) button.setAttribute("aria-pressed", button.dataset.queue === this.place.get("queue"));
     document.title = `${this.place.get("tag")} · ${this.session.run} · fewtags review`;
     if (this.session.read_only) return;
-    const { saving, written } = this.decisions;
-    byId("saved").textContent = saving.size ? `Saving ${saving.size}…` : written ? `✓ ${written.toLocaleString("en")} saved` : "✓ Saved";
+    const { saving, decided } = this.decisions;
+    byId("saved").textContent = saving.size ? `Saving ${saving.size}…` : decided ? `✓ ${decided.toLocaleString("en")} saved` : "✓ Saved";
     byId("undo").disabled = !this.decisions.canUndo;
+    this.sayUndo();
+  }
+
+  /** What undo would take back, on its button. */
+  async sayUndo() {
+    const step = this.decisions.nextUndo;
+    if (step === this.saidUndo || this.session.read_only) return;
+    this.saidUndo = step;
+    const found = step ? await api.wouldUndo(step).catch(() => null) : null;
+    if (step !== this.saidUndo) return;
+    byId("undo").title = found && (found.words || found.labels.length) ? `Undo (z): ${undoWords(found)}` : "Undo (z)";
   }
 
   listen() {
@@ -110,17 +123,25 @@ class App {
     this.grid.addEventListener("expand", ({ detail }) => this.expand(detail.place));
     this.grid.addEventListener("open", ({ detail }) => this.openImage(detail.place));
     this.evidence.addEventListener("answer", ({ detail }) => this.answer(detail.label));
+    this.evidence.addEventListener("like", () => this.moreLike());
     this.imageMode.addEventListener("answer", ({ detail }) => this.decide([detail]));
     this.auditMode.addEventListener("failed", ({ detail }) => this.onFailed(detail));
     this.auditMode.addEventListener("answer", ({ detail }) => this.answer(detail.label));
     this.toolbar.addEventListener("screenYes", () => this.answerScreen(1));
     this.toolbar.addEventListener("screenNo", () => this.answerScreen(-1));
     this.toolbar.addEventListener("bulk", () => this.bulk());
+    this.toolbar.addEventListener("tagMenu", () => this.tagMenu());
     this.toolbar.addEventListener("surer", () => this.chooseTag(this.tagList.surest().name));
     this.decisions.addEventListener("change", ({ detail }) => this.onChange(detail.tags));
     this.decisions.addEventListener("failed", ({ detail }) => this.onFailed(detail));
     this.decisions.addEventListener("news", ({ detail }) => this.onNews(detail.labels));
+    this.decisions.addEventListener("tags", ({ detail }) => this.takeTags(detail.tags));
     byId("undo").addEventListener("click", () => this.undo());
+    byId("new-tag").hidden = this.session.read_only;
+    byId("new-tag").addEventListener("click", () => this.newTag());
+    byId("reviewed").addEventListener("click", () => this.reviewed());
+    byId("find").addEventListener("keydown", (event) => this.onFindKey(event));
+    for (const name of ["dragover", "drop"]) addEventListener(name, (event) => this.onDrop(event));
     byId("panel").addEventListener("click", () => this.togglePanel());
     byId("help").addEventListener("click", () => this.help());
     byId("settings").addEventListener("click", () => openSettings(settings));
@@ -281,12 +302,12 @@ class App {
   answerPlace(place, label) {
     const inSelection = this.grid.selected.has(place);
     this.grid.focusIn(place);
-    return inSelection ? this.answer(label) : this.answerStacks([this.queue.stacks.get(place)], label);
+    return inSelection ? this.answer(label) : this.answerStacks([this.queue.stacks.get(place)], label, true);
   }
 
-  answerStacks(stacks, label) {
+  answerStacks(stacks, label, byMouse = false) {
     const { tag } = this.queue;
-    return this.decide(stacks.flatMap((stack) => stack.images.map(({ image }) => ({ image, tag, label }))));
+    return this.decide(stacks.flatMap((stack) => stack.images.map(({ image }) => ({ image, tag, label }))), undefined, byMouse);
   }
 
   answerScreen(label) {
@@ -298,10 +319,13 @@ class App {
     return this.decide(answers.filter(open));
   }
 
-  async decide(answers, queue = this.place.get("queue")) {
+  async decide(answers, queue = this.place.get("queue"), byMouse = false) {
     if (this.session.read_only || !answers.length) return;
     this.grid.selectPlaces([]);
-    if (!(await this.decisions.decide(answers, queue))) return;
+    const saved = this.decisions.decide(answers, queue);
+    // At once: what is pressed next is about the next image, and never overwrites this answer.
+    if (settings.get("move-on") === "1" && !this.auditing && !byMouse) this.moveOn();
+    if (!(await saved)) return;
     const [{ label, tag }] = answers;
     announce(`${ANSWERS[label].word} for ${tag}, ${plural(answers.length, "image")}, saved.`);
     if (answers.length > 1) {
@@ -310,26 +334,141 @@ class App {
         onAction: () => this.undo(),
       });
     }
-    if (settings.get("move-on") === "1" && !this.auditing) this.moveOn();
   }
 
   /** To the next undecided stack. */
   moveOn() {
     if (this.place.get("mode") !== "tag") return;
+    const { tag } = this.queue;
     for (let place = this.grid.focused + 1; place < this.queue.length; place++) {
-      const stack = this.queue.stacks.get(place);
-      if (!stack || !this.decisions.of(this.queue.tag, stack.images[0].image)?.decided) return this.grid.go(place);
+      const first = this.queue.stacks.get(place)?.images[0].image;
+      const open = first === undefined || !(this.decisions.of(tag, first)?.decided || this.decisions.isSaving(tag, first));
+      if (open) return this.grid.go(place);
     }
   }
 
   async undo() {
     if (this.session.read_only) return;
-    const labels = await this.decisions.undo();
+    const done = await this.decisions.undo();
     if (this.auditing) await this.auditMode.reload();
-    if (!labels.length) return this.decisions.canUndo || toast("Nothing to undo.");
-    const tags = [...new Set(labels.map((label) => label.tag))].join(", ");
-    toast(`↶ Undone: ${tags}, ${plural(labels.length, "image")}`);
-    announce(`Undone for ${tags}, ${plural(labels.length, "image")}.`);
+    if (!done || (!done.labels.length && !done.words)) return this.decisions.canUndo || toast("Nothing to undo.");
+    toast(`↶ Undone: ${undoWords(done)}`);
+    announce(`Undone: ${undoWords(done)}.`);
+    this.mark();
+    if (done.words) return this.reloadTags();
+    this.goTo(done.labels[0]);
+  }
+
+  /** Where a decision was: its tag and, if it is on screen, its image. */
+  async goTo({ tag, image }) {
+    if (this.auditing || this.place.get("mode") !== "tag") return;
+    if (tag !== this.place.get("tag")) {
+      this.place.set({ tag, image: "" }, { step: true, quiet: true });
+      await this.show();
+    }
+    const [place] = [...this.queue.stacks].find(([, stack]) => stack.images.some((one) => one.image === image)) ?? [];
+    if (place !== undefined) this.grid.go(place);
+  }
+
+  // --- tags and search ---
+
+  /** The images of the selection, or the one in focus. */
+  chosen() {
+    if (this.place.get("mode") === "image") return [Number(this.place.get("image"))];
+    return (this.queue?.length ? this.grid.targets() : []).map((stack) => stack.images[0].image);
+  }
+
+  newTag(examples = this.grid.selected.size ? this.chosen() : [], text = "") {
+    if (this.session.read_only) return;
+    const done = (step) => {
+      this.decisions.steps.push(step.step);
+      this.decisions.take(step);
+      return this.reloadTags(step.tag);
+    };
+    openNewTag({ examples, text, done });
+  }
+
+  tagMenu() {
+    const tag = this.tagList.tags.get(this.place.get("tag"));
+    if (!tag || this.session.read_only) return;
+    const change = async (body) => {
+      const done = await api.changeTag(body);
+      this.decisions.steps.push(done.step);
+      this.decisions.take(done);
+      toast(`Done: ${done.words}`, { action: "Undo", onAction: () => this.undo() });
+      this.mark();
+      await this.reloadTags({ rename: body.value, merge: body.value }[body.change]);
+    };
+    openTagMenu(tag, { names: [...this.tagList.tags.keys()], selected: this.grid.selected.size ? this.chosen() : [], change });
+  }
+
+  /** The tags as they are now, at one of them. */
+  async reloadTags(go = this.place.get("tag")) {
+    const session = await api.session();
+    this.decisions.lastStep = session.last_step;
+    this.decisions.decided = session.decided;
+    this.takeTags(session.tags, go);
+  }
+
+  takeTags(tags, go = this.place.get("tag")) {
+    this.tagList.replace(tags);
+    const wanted = tags.find((tag) => tag.name.toLowerCase() === go?.trim().toLowerCase())?.name ?? this.tagList.names()[0];
+    this.toolbar.tags(tags);
+    this.shownView = null;
+    this.place.set({ tag: wanted, queue: this.auditing ? "missing" : this.place.get("queue") }, { quiet: true });
+    this.show().then(() => this.focusWork());
+  }
+
+  async find(title, asked, text = "") {
+    try {
+      const found = await asked;
+      clearNotice();
+      openHits(title, found, {
+        readOnly: this.session.read_only,
+        tag: this.place.get("tag"),
+        newTag: (images) => this.newTag(images, text),
+        like: (images) => this.moreLike(images),
+        yes: (images) => this.sayYes(images),
+      });
+    } catch (error) {
+      notice(error.message);
+    }
+  }
+
+  moreLike(images = this.chosen()) {
+    if (images.length) this.find(`More like ${plural(images.length, "image")}`, api.like(images));
+  }
+
+  async sayYes(images) {
+    const tag = this.place.get("tag");
+    for (const image of images) {
+      const found = (await api.image(image)).tags.find((one) => one.name === tag);
+      this.decisions.put(tag, { ...found, image });
+    }
+    return this.decide(images.map((image) => ({ image, tag, label: 1 })), "search", true);
+  }
+
+  onFindKey(event) {
+    const { value } = event.target;
+    if (event.key === "Enter" && value.trim()) this.find(`Search: ${value}`, api.search(value), value);
+    else if (event.key === "Escape") this.focusWork();
+    else return;
+    event.preventDefault();
+  }
+
+  onDrop(event) {
+    const [file] = event.dataTransfer?.files ?? [];
+    if (!event.dataTransfer?.types.includes("Files")) return;
+    event.preventDefault();
+    if (event.type === "drop" && file) this.find(`Like ${file.name}`, api.likePicture(file));
+  }
+
+  async reviewed() {
+    try {
+      openReviewed(await api.reviewed());
+    } catch (error) {
+      notice(error.message);
+    }
   }
 
   bulk() {
@@ -477,6 +616,9 @@ class App {
       smaller: () => this.grid.resize(-1),
       larger: () => this.grid.resize(1),
       search: () => (this.openTags(true), byId("tag-search").focus()),
+      find: () => (this.openTags(true), byId("find").focus()),
+      like: () => this.moreLike(),
+      newTag: () => this.newTag(),
       help: () => this.help(),
     };
     const act = acts[undo ? "undo" : this.keys.action(event)];
@@ -511,6 +653,14 @@ class App {
     document.body.classList.toggle("no-panel", !open);
     byId("panel").setAttribute("aria-pressed", String(open));
   }
+}
+
+/** What a step was, in words. */
+function undoWords({ words, labels }) {
+  if (words) return words;
+  const [first] = labels;
+  const tags = [...new Set(labels.map((label) => label.tag))].join(", ");
+  return labels.length === 1 ? `${tags}, ${first.name}` : `${tags}, ${plural(labels.length, "image")}`;
 }
 
 settings.apply();

@@ -16,7 +16,7 @@ export class Decisions extends EventTarget {
     this.mine = new Set(); // versions written by this window
     this.lastId = session.last_id;
     this.lastStep = session.last_step;
-    this.written = 0;
+    this.decided = session.decided; // labels, by everybody
     this.queue = Promise.resolve();
     this.polling = false;
   }
@@ -60,7 +60,6 @@ export class Decisions extends EventTarget {
     try {
       const done = await api.decide(queue, body);
       this.steps.push(done.step);
-      this.written += answers.length;
       this.take(done);
       return true;
     } catch (error) {
@@ -72,24 +71,29 @@ export class Decisions extends EventTarget {
     }
   }
 
-  /** Takes back this window's last step; when there is none, the last one in the store. Resolves with its labels. */
+  /** Takes back this window's last step; when there is none, the last one in the store. Resolves with what was undone. */
   undo() {
     this.queue = this.queue.then(async () => {
       const step = this.steps.at(-1) ?? this.lastStep;
-      if (!step) return [];
+      if (!step) return null;
       try {
         const done = await api.undo(step);
         this.steps = this.steps.filter((other) => other !== step);
         this.take(done);
         this.changed(done.labels);
-        return done.labels;
+        return done;
       } catch (error) {
-        this.steps = this.steps.filter((other) => other !== step);
+        if (error.status !== 409) this.steps = this.steps.filter((other) => other !== step);
         this.failed(error);
-        return [];
+        return null;
       }
     });
     return this.queue;
+  }
+
+  /** The step that undo would take back, if any. */
+  get nextUndo() {
+    return this.steps.at(-1) ?? this.lastStep;
   }
 
   get canUndo() {
@@ -98,6 +102,7 @@ export class Decisions extends EventTarget {
 
   take(done) {
     this.lastStep = done.last_step;
+    this.decided = done.decided;
     for (const label of done.labels) {
       this.mine.add(label.version);
       this.put(label.tag, label);
@@ -123,6 +128,7 @@ export class Decisions extends EventTarget {
     try {
       const news = await api.changes(this.lastId);
       this.lastId = news.last_id;
+      if (news.tags) this.dispatchEvent(new CustomEvent("tags", { detail: { tags: news.tags } }));
       const foreign = news.labels.filter((label) => !this.mine.has(label.version));
       for (const label of news.labels) this.put(label.tag, label);
       if (foreign.length) {

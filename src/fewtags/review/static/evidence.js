@@ -115,7 +115,9 @@ export class Evidence extends EventTarget {
       ? h("button", { class: "heat-button", "aria-pressed": String(this.picture.on), onclick: () => this.toggleHeat() }, "Heat map (h)")
       : null;
     this.heatButton = heatButton;
-    this.element.replaceChildren(this.picture.element, h("div", { class: "file" }, h("span", {}, first.name), heatButton), buttons, details);
+    const like = () => this.dispatchEvent(new Event("like"));
+    const likeButton = h("button", { class: "like-button", title: "Images that look like this one (m)", onclick: like }, "More like this (m)");
+    this.element.replaceChildren(this.picture.element, h("div", { class: "file" }, h("span", {}, first.name), likeButton, heatButton), buttons, details);
     setTimeout(async () => {
       if (asked !== this.asked) return;
       const found = await api.evidence(first.image, tag).catch(() => null);

@@ -208,7 +208,9 @@ export class Grid extends EventTarget {
     const more = stack.images.length > 1 ? `, and ${plural(stack.images.length - 1, "nearly identical image")}` : "";
     const chance = document.body.classList.contains("hide-chances") ? "" : `, probability ${probability(first.probability)}`;
     tile.setAttribute("aria-label", `${first.name}${more}: ${tag}${chance}, ${decided}`);
-    tile.title = name && who ? `${first.name}\n${word}, by ${who}` : first.name;
+    const said = first.said?.length ? `\n${first.said.join(", ")}` : "";
+    tile.title = (name && who ? `${first.name}\n${word}, by ${who}` : first.name) + said;
+    if (said && !state) tile.querySelector(".state").textContent = first.said.join(", ");
   }
 
   markAll() {

@@ -1,4 +1,5 @@
-// Keyboard shortcuts: actions by name, and the key of each. Keys that answer never move; keys that move never answer.
+// Keyboard shortcuts: actions by name, and the key of each. Answers move on to the next undecided image (a
+// setting); keys that move never answer.
 
 import { h } from "./dom.js";
 
@@ -18,6 +19,9 @@ export const ACTIONS = {
   smaller: { key: "[", text: "Smaller pictures" },
   larger: { key: "]", text: "Larger pictures" },
   search: { key: "/", text: "Search tags" },
+  find: { key: "s", text: "Search images by a phrase, or drop a picture on the page" },
+  like: { key: "m", text: "More like this: images that look like the selected ones" },
+  newTag: { key: "t", text: "New tag, from the selected images" },
   help: { key: "?", text: "This list" },
 };
 

@@ -56,6 +56,10 @@ export class TagList extends EventTarget {
   }
 
   draw() {
+    if (this.counted !== this.place.get("queue")) {
+      this.counted = this.place.get("queue"); // each queue has counts of its own
+      this.buttons.clear();
+    }
     const names = this.names();
     const shown = [...this.buttons.keys()];
     if (names.length !== shown.length || names.some((name, place) => name !== shown[place])) this.drawButtons(names);
@@ -82,16 +86,27 @@ export class TagList extends EventTarget {
     const bar = h("span", { class: "done", "aria-hidden": "true" }, h("i"));
     bar.firstChild.style.width = `${100 * share}%`;
     const expected = tag.expected >= 10 ? Math.round(tag.expected) : tag.expected.toFixed(1);
+    const counts = {
+      doubtful: ["given tags that the picture speaks against", `${tag.doubtful} doubtful`, `${tag.known} known`],
+      disputed: ["labels on which two reviewers disagree", `${tag.disputed} disputed`, `${tag.known} known`],
+    }[this.place.get("queue")] ?? ["estimated missing tags", `≈ ${expected} missing`, `${tag.left} left`];
+    const title = `${tag.known} known; decided: ${tag.present} yes, ${tag.absent} no, ${tag.unsure} unsure`;
     return [
-      h("span", { class: "tag-name" }, tag.name),
-      h("span", { class: "tag-missing", title: "estimated missing tags" }, `≈ ${expected} missing`),
-      h(
-        "span",
-        { class: "tag-counts", title: `${tag.known} known; decided: ${tag.present} yes, ${tag.absent} no, ${tag.unsure} unsure` },
-        `${tag.left} left · ${decided} decided`,
-      ),
+      h("span", { class: "tag-name", dir: "auto" }, tag.name, tag.new ? h("span", { class: "new", title: "added in this review" }, " new") : null),
+      h("span", { class: "tag-missing", title: counts[0] }, counts[1]),
+      h("span", { class: "tag-counts", title: tag.description ? `${tag.description}\n${title}` : title }, `${counts[2]} · ${decided} decided`),
       bar,
     ];
+  }
+
+  /** All tags anew: some were added, renamed or are gone. */
+  replace(tags) {
+    const before = this.order ?? [];
+    this.tags = new Map(tags.map((tag) => [tag.name, tag]));
+    const added = tags.map((tag) => tag.name).filter((name) => !before.includes(name));
+    this.order = [...added, ...before.filter((name) => this.tags.has(name))]; // a new one comes first: it is being worked on
+    this.buttons.clear();
+    this.draw();
   }
 
   choose(name) {

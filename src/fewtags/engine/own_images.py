@@ -1,0 +1,97 @@
+"""The images of a run with unknown labels, and who judges them.
+
+`discover`, `review`, `predict` and the estimates ask the same judge, so they say the same of a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fewtags.config import RunConfig
+from fewtags.data.annotations import Annotations
+from fewtags.data.prepare import RunData
+from fewtags.engine.judge import Judge
+from fewtags.engine.model_outputs import ModelOutputs, model_outputs
+from fewtags.labels import PRESENT, UNKNOWN
+from fewtags.models.saved import SavedModel
+from fewtags.presence.answers import Correction
+
+Decisions = Mapping[tuple[str, str], int]  # (image, category) -> 1 present, 0 unsure, -1 absent
+
+
+@dataclass(frozen=True)
+class OwnImages:
+    """The training images, and all others that are partly labelled."""
+
+    annotations: Annotations  # their labels include the decisions of an earlier review that the run was trained with
+    given: np.ndarray  # [N, C] labels without these
+    truth: np.ndarray | None  # [N, C] the complete labels, if the run is an experiment that hides some
+
+    @classmethod
+    def of(cls, data: RunData) -> OwnImages:
+        given = data.train.labels if data.given is None else data.given
+        others = [part for part in (data.val, data.test) if part is not None and not part.complete]
+        if not others:
+            return cls(data.train, given, data.truth)
+        parts = [data.train, *others]
+        together = replace(
+            data.train,
+            images=[image for part in parts for image in part.images],
+            labels=np.concatenate([part.labels for part in parts]),
+            splits=np.concatenate([part.splits for part in parts]),
+            ids=None,
+            groups=None if any(part.groups is None for part in parts) else np.concatenate([p.groups for p in parts]),
+        )
+        return cls(together, np.concatenate([given, *(part.labels for part in others)]), None)
+
+    def judge(
+        self, saved: SavedModel, config: RunConfig, *, device: str = "auto", quiet: bool = False
+    ) -> tuple[ModelOutputs, Judge]:
+        outputs = model_outputs(saved, self.annotations, config=config, device=device, quiet=quiet)
+        judge = Judge.of(outputs, self.given, saved.classifier.head)
+        if self.given is not self.annotations.labels and (self.given != self.annotations.labels).any():
+            judge = replace(judge, decided=self.annotations.labels)
+        judge.decide([], [], [])
+        return outputs, judge
+
+    def take(self, judge: Judge, decisions: Decisions) -> Correction:
+        """Let the judge learn from decisions; those about other images or categories are ignored."""
+        rows = {image: row for row, image in enumerate(self.annotations.images)}
+        columns = {name: column for column, name in enumerate(self.annotations.categories)}
+        known = [(rows[i], columns[t], label) for (i, t), label in decisions.items() if i in rows and t in columns]
+        at, column, label = zip(*known, strict=True) if known else ((), (), ())
+        return judge.decide(at, column, label)
+
+
+@dataclass(frozen=True)
+class OwnPhotos:
+    """What is said of a run's own photos, whose labels the model has learned from."""
+
+    judge: Judge
+    labels: np.ndarray  # [N, C] as given and decided
+    rows: dict[str, int]  # by resolved path
+
+    @classmethod
+    def of(cls, own: OwnImages, judge: Judge, decisions: Decisions) -> OwnPhotos:
+        own.take(judge, decisions)
+        labels = own.annotations.labels.copy()
+        rows = {image: row for row, image in enumerate(own.annotations.images)}
+        columns = {name: column for column, name in enumerate(own.annotations.categories)}
+        for (image, tag), label in decisions.items():
+            if image in rows and tag in columns and label:
+                labels[rows[image], columns[tag]] = label
+        paths = {str(own.annotations.path(row).resolve()): row for row in range(len(own.annotations))}
+        return cls(judge, labels, paths)
+
+    def probabilities(self, path: Path) -> np.ndarray | None:
+        """[C]: known labels as they are, unknown ones judged without having been learned from; None if the photo is
+        not one of the run's."""
+        row = self.rows.get(str(path.resolve()))
+        if row is None or not self.judge.readable[row]:
+            return None
+        hidden = self.judge.hidden(np.array([row]))[0]
+        return np.where(self.labels[row] == UNKNOWN, hidden, self.labels[row] == PRESENT).astype(np.float32)

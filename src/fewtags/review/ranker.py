@@ -1,0 +1,201 @@
+"""How likely every label of a review is present, by all that is known now.
+
+The run's own tags are judged by the given labels once (`engine.judge`); decisions add what they teach beyond it: how
+likely unknown labels are present (`presence.answers`), and what a tag looks like (`presence.decisions`). A tag that
+reviewers added is learned from its answers alone (`presence.new_tag`). All of it follows from the labels as they are,
+so that a review that is opened again is where the last one was.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fewtags.engine.judge import Judge
+from fewtags.labels import PRESENT, UNKNOWN
+from fewtags.presence.answers import Answers, Correction
+from fewtags.presence.decisions import Lesson
+from fewtags.presence.estimates import Interval
+from fewtags.presence.new_tag import NEXT, Archive, Forecast, Learned, name_prior
+from fewtags.review.labels import LabelState
+from fewtags.review.tag_book import EXAMPLE
+
+LIKELY = 0.5  # what is more likely right than wrong is a suggestion
+_CATEGORIES_KEPT = 4  # whose chances are cached: one per window
+_ROWS_AT_ONCE = 8192
+_DRAWS = 40
+
+
+@dataclass(frozen=True)
+class Chances:
+    """Probabilities of one category for all images."""
+
+    present: np.ndarray  # [N] probability of presence, whatever the label
+    missing: np.ndarray  # [N] probability of presence if the label is unknown
+    # [N] how much the picture speaks for a given tag: below 0.5 it looks less like it than a random image does. Unlike
+    # the probability this does not depend on how rare the tag is.
+    evidence: np.ndarray
+
+
+class Ranker:
+    def __init__(
+        self,
+        state: LabelState,
+        judge: Judge,
+        unit_features: Tensor,
+        readable: np.ndarray,
+        *,
+        seed: int = 0,
+        word: Callable[[str], Tensor | None] = lambda text: None,
+    ):
+        """`word` gives the name scores [N] of a phrase, or None where nothing is known of it."""
+        self.state, self.judge, self.model, self.features = state, judge, judge.model, unit_features
+        self.readable, self.seed, self.word = readable, seed, word
+        parts = unit_features.split(_ROWS_AT_ONCE)
+        self.inputs = torch.cat([self.model.inputs(part) for part in parts])  # [N, K], what lessons are about
+        self.correction: Correction = judge.learn([], [], [])
+        self._changes = 0  # of labels, up to which it was learned from decisions
+        self._lessons: dict[int, tuple[int, Lesson | None]] = {}  # column -> changes, what the decisions teach
+        self._learned: dict[int, tuple[int, Learned]] = {}
+        self._priors: dict[int, Tensor | None] = {}
+        self._chances: OrderedDict[int, tuple[int, Chances]] = OrderedDict()
+        self._age = state.age
+
+    def follow(self) -> None:
+        """After the labels changed: what decisions about unknown labels say about all others. The rest is computed on
+        demand."""
+        if self._age != self.state.age:
+            self._age = self.state.age
+            for kept in (self._lessons, self._learned, self._priors, self._chances):
+                kept.clear()
+        changes = sum(self.state.stamps)
+        if changes == self._changes:
+            return
+        decided = self.state.decided[: self.state.book.own]
+        said = [(row, column, d.new) for column, of in enumerate(decided) for row, d in of.items()]
+        rows, columns, labels = zip(*said, strict=True) if said else ((), (), ())
+        self.correction, self._changes = self.judge.learn(rows, columns, labels), changes
+
+    @property
+    def answers(self) -> Answers:
+        return self.model.answers
+
+    # --- probabilities ---
+
+    def chances(self, column: int) -> Chances:
+        """Chances from all that is known now. Those of the most recent categories are cached until a decision."""
+        before, found = self._chances.get(column, (None, None))
+        if found is None or before != self._changes:
+            found = self._of_new(column) if self.is_new(column) else self.own_chances(column, self.lesson(column))
+            self._chances[column] = (self._changes, found)
+        _keep_last(self._chances, column)
+        return found
+
+    def own_chances(self, column: int, lesson: Lesson | None) -> Chances:
+        base = torch.from_numpy(self.judge.odds[:, column])
+        more = torch.zeros(()) if lesson is None else lesson(self.inputs)
+        present, missing = self.answers.present(base, column) + more, self.answers.if_unknown(base, column) + more
+        return _as_chances(present, missing)
+
+    def chance(self, row: int, column: int) -> float:
+        """Of one label, given as it is."""
+        if self.is_new(column):
+            return float(self.chances(column).missing[row])
+        base, lesson = torch.tensor(float(self.judge.odds[row, column])), self.lesson(column)
+        unknown = self.state.given[row, column] == UNKNOWN
+        odds = self.answers.if_unknown(base, column) if unknown else self.answers.present(base, column)
+        return float((odds if lesson is None else odds + lesson(self.inputs[row])).sigmoid())
+
+    def lesson(self, column: int) -> Lesson | None:
+        """What the decisions about one of the run's own tags teach; None if there are none."""
+        before, lesson = self._lessons.get(column, (-1, None))
+        if before != self._changes:
+            decided = self.state.decided[column]
+            labels = np.array([decision.new for decision in decided.values()], dtype=np.int64)
+            lesson = self.judge.lesson(column, np.array(list(decided), dtype=np.int64), labels, lesson)
+            self._lessons[column] = (self._changes, lesson)
+        return lesson
+
+    # --- tags that reviewers added ---
+
+    def is_new(self, column: int) -> bool:
+        return self.state.book.is_new(column)
+
+    @cached_property
+    def archive(self) -> Archive:
+        return Archive.of(self.features, self.readable)
+
+    def learned(self, column: int) -> Learned:
+        stamp, learned = self._learned.get(column, (0, None))
+        if learned is None or stamp != self.state.stamps[column]:
+            rows, present = self.state.answers(column)
+            readable = self.readable[rows]
+            examples = [row for row, d in self.state.decided[column].items() if d.queue == EXAMPLE]
+            learned = self.archive.learn(rows[readable], present[readable], self._prior(column), examples)
+            self._learned[column] = (self.state.stamps[column], learned)
+        return learned
+
+    def _prior(self, column: int) -> Tensor | None:
+        """What the phrase that the tag started from says of every image."""
+        if column not in self._priors:
+            text = self.state.book.tags[column].text
+            scores = self.word(text) if text else None
+            self._priors[column] = None if scores is None else name_prior(scores)
+        return self._priors[column]
+
+    def _scores(self, column: int) -> Tensor:
+        return self.learned(column).scores(self.features, self._prior(column))
+
+    def _of_new(self, column: int) -> Chances:
+        odds = self.learned(column).curve(self._scores(column))
+        return _as_chances(odds, odds)
+
+    def order(self, column: int, rows: np.ndarray) -> np.ndarray:
+        """Rows of a tag that reviewers added, in the order to ask: likely ones and uncertain ones."""
+        if not self.state.answers(column)[1].any() and self._prior(column) is None:  # no example yet: at random
+            return np.random.default_rng((self.seed, column)).permutation(rows)
+        return self.learned(column).first(self._scores(column), rows)
+
+    # --- is it enough? ---
+
+    def forecast(self, column: int) -> Forecast:
+        open_ones = (self.state.given[:, column] == UNKNOWN) & self.readable & ~self.state.is_decided(column)
+        rows = np.flatnonzero(open_ones)
+        found = int((self.state.labels[:, column] == PRESENT).sum())
+        if self.is_new(column):
+            return self.learned(column).forecast(self._scores(column), rows, found)
+        chances = self.chances(column).missing[rows]
+        best = -np.partition(-chances, NEXT)[:NEXT] if len(chances) > NEXT else chances
+        return Forecast(float(best.sum()), self._missing(column, rows, float(chances.sum())), found)
+
+    def _missing(self, column: int, rows: np.ndarray, value: float) -> Interval:
+        """Of a tag of the run; its interval is what is not known about the answers' correction."""
+        base = torch.from_numpy(self.judge.odds[rows, column])
+        lesson = self.lesson(column)
+        more = torch.zeros(()) if lesson is None else lesson(self.inputs[torch.from_numpy(rows)])
+        numbers = [
+            float((Answers(self.model.observation, offset, slope).if_unknown(base, column) + more).sigmoid().sum())
+            for offset, slope in self.correction.draws(_DRAWS)
+        ]
+        low, high = np.quantile(numbers, [0.025, 0.975]) if len(rows) else (0.0, 0.0)
+        return Interval(value, min(float(low), value), max(float(high), value))
+
+
+def _as_chances(present: Tensor, missing: Tensor) -> Chances:
+    chance = present.sigmoid()
+    usual = chance.mean().logit(eps=1e-6)
+    return Chances(chance.numpy(), missing.sigmoid().numpy(), (present - usual).sigmoid().numpy())
+
+
+def _keep_last(kept: OrderedDict[int, Any], column: int) -> None:
+    """The recently viewed categories, this one last."""
+    kept.move_to_end(column)
+    while len(kept) > _CATEGORIES_KEPT:
+        kept.popitem(last=False)

@@ -1,0 +1,112 @@
+"""A tag that nobody had: learned from examples and answers, with a threshold and a forecast that hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fewtags.presence.new_tag import LEAST, MOST, NEXT, Archive, name_prior
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[torch.Tensor, np.ndarray]:
+    """2,000 images, a tenth of which has something in one direction."""
+    rng = np.random.default_rng(0)
+    truth = rng.random(2000) < 0.1
+    features = 0.8 + 0.35 * rng.normal(size=(2000, 32)) + 0.9 * truth[:, None] * rng.normal(size=32)
+    return torch.nn.functional.normalize(torch.from_numpy(features).float(), dim=1), truth
+
+
+@pytest.fixture(scope="module")
+def archive(made) -> Archive:
+    return Archive.of(made[0])
+
+
+def review(archive, truth, examples, number):
+    """Ask `number` questions in the order it wants, answered by the truth."""
+    rows = np.array(examples)
+    while len(rows) < number + len(examples):
+        learned = archive.learn(rows, truth[rows], examples=examples)
+        open_rows = np.setdiff1d(np.arange(len(truth)), rows)
+        rows = np.concatenate([rows, learned.first(learned.scores(archive.features), open_rows)[:5]])
+    return rows, archive.learn(rows, truth[rows], examples=examples)
+
+
+def test_one_example_finds_the_others(archive, made):
+    truth = made[1]
+    example = int(np.flatnonzero(truth)[0])
+    rows, learned = review(archive, truth, [example], 50)
+    assert truth[rows[1:]].mean() > 0.8  # by chance it were a tenth
+    scores = learned.scores(archive.features)
+    rest = np.setdiff1d(np.arange(len(truth)), rows)
+    assert scores[torch.from_numpy(rest)][truth[rest]].mean() > scores[torch.from_numpy(rest)][~truth[rest]].mean() + 2
+
+
+def test_the_threshold_keeps_what_it_promises_and_the_forecast_comes_true(archive, made):
+    truth = made[1]
+    rows, learned = review(archive, truth, [int(np.flatnonzero(truth)[0])], 100)
+    scores, open_rows = learned.scores(archive.features), np.setdiff1d(np.arange(len(truth)), rows)
+    own = learned.threshold(scores)
+    given = (learned.curve(scores).sigmoid() >= own.probability).numpy()
+    assert given.sum() >= LEAST
+    assert truth[given].mean() == pytest.approx(own.promised, abs=0.1)
+    told = learned.forecast(scores, open_rows, int(truth[rows].sum()))
+    best = open_rows[np.argsort(-scores.numpy()[open_rows])[:NEXT]]
+    assert told.next_found == pytest.approx(truth[best].sum(), abs=8)
+    assert told.missing.low <= truth[open_rows].sum() <= told.missing.high
+    assert not told.enough
+
+
+def test_it_is_enough_when_hardly_any_is_missing(archive, made):
+    truth = made[1]
+    _, learned = review(archive, truth, [int(np.flatnonzero(truth)[0])], 300)
+    rows = np.concatenate([learned.rows])
+    told = learned.forecast(
+        learned.scores(archive.features), np.setdiff1d(np.arange(len(truth)), rows), int(truth[rows].sum())
+    )
+    left = truth.sum() - truth[rows].sum()
+    assert told.enough
+    assert left <= 0.1 * truth.sum()
+
+
+def test_examples_say_how_a_tag_looks_and_not_how_often_it_is_there(archive, made):
+    """Five chosen positives are no evidence that everything of their score is present."""
+    truth = made[1]
+    rows = np.flatnonzero(truth)[:5]
+    chosen = archive.learn(rows, truth[rows], examples=rows.tolist())
+    answered = archive.learn(rows, truth[rows])
+    torch.testing.assert_close(chosen.weights, answered.weights)
+    every = torch.ones(len(truth), dtype=torch.bool)
+    expected = [learned.odds(archive.features)[every].sigmoid().sum() for learned in (chosen, answered)]
+    assert expected[0] < expected[1]
+
+
+def test_the_name_is_where_it_starts(archive, made):
+    truth = made[1]
+    prior = name_prior(torch.from_numpy(truth + 0.3 * np.random.default_rng(1).normal(size=len(truth))).float())
+    nothing = np.zeros(0, dtype=np.int64)
+    learned = archive.learn(nothing, nothing, prior)
+    order = learned.first(learned.scores(archive.features, prior), np.arange(len(truth)))
+    assert truth[order[:50]].mean() > 0.9
+    assert learned.threshold(learned.scores(archive.features, prior)).promised >= 0.9
+
+
+def test_thousands_of_answers_are_learned_from_in_part(archive, made):
+    truth = made[1]
+    rows = np.arange(1900)
+    learned = archive.learn(rows, truth[rows])
+    assert len(learned.rows) == MOST + min(MOST, truth[rows].sum())
+    assert learned.scores(archive.features)[1900:][torch.from_numpy(truth[1900:])].mean() > 0
+
+
+def test_uncertain_ones_come_before_equally_likely_known_ones(archive, made):
+    truth = made[1]
+    rows, learned = review(archive, truth, [int(np.flatnonzero(truth)[0])], 20)
+    open_rows = np.setdiff1d(np.arange(len(truth)), rows)
+    order = learned.first(learned.scores(archive.features), open_rows)
+    plain = open_rows[np.argsort(-learned.scores(archive.features).numpy()[open_rows], kind="stable")]
+    assert sorted(order) == sorted(plain)
+    assert order[:10].tolist() != plain[:10].tolist()
+    deviation = archive.deviation(np.array([plain[0], rows[0]]), rows)
+    assert deviation[0] > deviation[1]  # what was answered is known better

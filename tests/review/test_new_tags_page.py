@@ -1,0 +1,146 @@
+"""The whole way to a tag that nobody had, in a real browser: search, + tag, answers, forecast, rename, merge, undo."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
+pytest.importorskip("playwright", reason="playwright is not installed (extra: dev)")
+
+from made_server import ProcessServer
+from playwright.sync_api import Page, expect
+from test_page import browser, name, open_page, press, server, start_server, tile, wait_saved  # noqa: F401
+
+TRUTH = np.random.default_rng(0).random((120, 3)) < 0.3  # as `made_data` draws it
+NAME = "<b>Hafen</b> נמל 🗼"
+DROP = """([content, kind]) => {
+    const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
+    const moved = new DataTransfer();
+    moved.items.add(new File([bytes], "mine.jpg", {type: "image/jpeg"}));
+    document.body.dispatchEvent(new DragEvent(kind, {dataTransfer: moved, bubbles: true, cancelable: true}));
+}"""
+
+
+def search(page: Page, phrase: str) -> None:
+    press(page, "s")
+    page.keyboard.type(phrase)
+    press(page, "Enter")
+
+
+def add_tag(page: Page, name: str) -> None:
+    dialog = page.locator("dialog")
+    dialog.locator("#new-tag-name").fill(name)
+    dialog.get_by_role("button", name="Add tag").click()
+
+
+def menu(page: Page, item: str) -> None:
+    page.locator("#tag-menu").click()
+    page.locator("dialog").get_by_role("button", name=item).click()
+
+
+def picture(page: Page, name: str) -> None:
+    """A screenshot to look at, if somebody wants one: FEWTAGS_SCREENSHOTS is a folder."""
+    if folder := os.environ.get("FEWTAGS_SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"{name}.png")
+
+
+def answer(page: Page, number: int) -> None:
+    """By keyboard, with the truth about the sea; each answer moves on."""
+    for _ in range(number):
+        image = page.locator(".grid .tile:focus[data-image]").get_attribute("data-image")
+        press(page, "a" if TRUTH[int(image), 2] else "x")
+        expect(page.locator(f'.grid .tile:focus[data-image="{image}"]')).to_have_count(0)
+    wait_saved(page)
+
+
+def test_from_a_search_to_a_tag_and_back(tmp_path, open_page):  # noqa: F811
+    served = ProcessServer(tmp_path)
+    page = open_page(served.url + "&tag=dog&lowest=0&stacks=0", moves_on=True)
+    search(page, "flying saucer")
+    expect(page.locator("#notice")).to_contain_text("Search by an example instead")
+    page.locator("#find").fill("")
+    press(page, "Escape")
+    search(page, "harbour")
+    dialog = page.locator("dialog")
+    expect(dialog).to_contain_text("harbour: 1 class, sea")
+    expect(dialog.locator(".hit")).to_have_count(120)
+    press(page, "Escape")
+    content = base64.b64encode((tmp_path / "photos" / name(7)).read_bytes()).decode()
+    page.evaluate(DROP, [content, "drop"])
+    expect(page.locator("dialog h2")).to_have_text("Like mine.jpg")
+    expect(dialog.locator(".hit").first).to_have_attribute("data-image", "7")
+    examples = [int(row) for row in np.flatnonzero(TRUTH[:, 2])[:2]]
+    for row in examples:
+        dialog.locator(f'.hit[data-image="{row}"]').click()
+    picture(page, "search")
+    dialog.get_by_role("button", name="New tag from these").click()
+    add_tag(page, "DOG")
+    expect(dialog.locator(".problem")).to_contain_text("There is a tag 'dog' already")
+    add_tag(page, NAME)
+    expect(dialog).to_have_count(0)
+    mine = page.locator('.tag[aria-current="true"]')
+    expect(mine).to_contain_text(NAME)
+    assert page.locator(".tag b").count() == 0  # markup in a name is text
+
+    answer(page, 30)
+    expect(page.locator(".forecast")).to_contain_text("The next 50 answers find about")
+    expect(page.locator("#saved")).to_have_text("✓ 32 saved")
+    picture(page, "new-tag")
+
+    menu(page, "Rename")
+    dialog.locator("input").fill("harbour")
+    dialog.get_by_role("button", name="Rename", exact=True).click()
+    expect(mine).to_contain_text("harbour")
+    expect(page.locator("#undo")).to_have_attribute("title", f"Undo (z): renaming “{NAME}” to “harbour”")
+    press(page, "z")
+    expect(mine).to_contain_text(NAME)
+    menu(page, "Merge")
+    dialog.locator("select").select_option("sea")
+    dialog.get_by_role("button", name="Merge", exact=True).click()
+    expect(mine).to_contain_text("sea")
+    expect(page.locator("#tag-list .tag")).to_have_count(3)
+    press(page, "z")
+    expect(page.locator("#tag-list .tag")).to_have_count(4)
+
+    page.goto(served.origin + "/?tag=" + "sea")
+    page.wait_for_selector("body.ready")
+    expect(page.locator("#tag-list .tag", has_text=NAME)).to_contain_text("32 decided")
+    other = open_page.in_tab(page.context.new_page(), page.url)
+    other.locator("#tag-list .tag", has_text=NAME).click()
+    menu(other, "Define in one line")
+    other.locator("dialog input").fill("boats at a quay")
+    other.locator("dialog").get_by_role("button", name="Save").click()
+    expect(other.locator(".definition")).to_contain_text("boats at a quay")
+    page.bring_to_front()
+    page.locator("#tag-list .tag", has_text=NAME).click()
+    expect(page.locator(".definition")).to_contain_text("boats at a quay", timeout=15_000)
+
+    served.stop()  # kill -9
+    assert len(served.store.labels()) == 32
+    again = ProcessServer(tmp_path)
+    page = open_page(again.url, moves_on=True)
+    page.locator("#tag-list .tag", has_text=NAME).click()
+    expect(page.locator(".definition")).to_contain_text("boats at a quay")
+    page.locator("#reviewed").click()
+    expect(page.locator("dialog table")).to_contain_text(NAME)
+    picture(page, "changes")
+    again.stop()
+
+
+def test_more_like_this_and_a_tag_without_any_start(server, open_page):  # noqa: F811
+    page = open_page(server.url + "&tag=dog&lowest=0")
+    press(page, "m")
+    expect(page.locator("dialog h2")).to_have_text("More like 1 image")
+    expect(page.locator("dialog .hit").first).to_be_visible()
+    press(page, "Escape", "t")
+    page.locator("dialog #new-tag-phrase").uncheck()
+    add_tag(page, "anything")
+    expect(page.locator('.tag[aria-current="true"]')).to_contain_text("anything")
+    expect(tile(page, 0).locator("img")).to_be_visible()
+    press(page, "z")
+    expect(page.locator("#tag-list .tag")).to_have_count(3)
