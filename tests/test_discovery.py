@@ -66,7 +66,8 @@ def test_missing_tags_are_unknown_and_sorted_and_mostly_right(made, judge):
     assert (made.labels[table.rows, table.columns] == 0).all()
     assert (np.diff(table.probabilities) <= 1e-6).all()
     promised, right = table.expected_precision(len(table)), table.precision(made.truth, len(table))
-    assert promised < right + 0.05  # log-odds are straight here and bent in photos, so without answers it is cautious
+    # Log-odds are straight here and bent in photos, so without answers the promise is cautious.
+    assert right - 0.2 < promised < right + 0.05
 
 
 def test_answers_make_the_promise_right():

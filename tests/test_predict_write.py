@@ -107,7 +107,7 @@ def test_predictions_for_label_studio(cli: Cli, trained, photos, tmp_path):
         (["-o", "marker=auto"], "--write"),
         (["--dry-run"], "--write"),
         (["--write", "xmp", "--dry-run", "--out", "x.csv"], "remove --out"),
-        (["--threshold", "0.5", "--recall", "0.9"], "give one of them"),
+        (["--threshold", "0.5", "--recall", "0.9"], "leave out --threshold and --precision"),
     ],
 )
 def test_mistakes_are_one_sentence(cli: Cli, trained, photos, arguments, sentence):

@@ -21,7 +21,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-SIZE = (960, 600)
+SIZE = (960, 560)
 COLOURS = 96
 READING, QUICK = 3200, 900  # milliseconds of a frame
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -89,7 +89,9 @@ def main() -> None:
         with driver.chromium.launch(executable_path=browser, args=["--no-sandbox"]) as chromium:
             page = chromium.new_page(viewport={"width": SIZE[0], "height": SIZE[1]})
             tour = Tour(page, Path(folder))
-            tour.command("example", "--quiet", lines=4)
+            subprocess.run(
+                [sys.executable, "-m", "fewtags", "example", "-q"], cwd=folder, check=True, capture_output=True
+            )
             tour.command("check", "example/photos", lines=16)
             tour.command("train", "example/example.yaml", "--out", "example/first", lines=6)
             tour.review("example/first")

@@ -34,6 +34,7 @@ class Problem:
     seed: int = 0  # of everything random
     tunes_features: bool = False  # pretrained ones are trained further, and can memorise which labels are known
     english: Mapping[str, str] = field(default_factory=dict)  # category -> its English name, where it is another
+    groups: Tensor | None = None  # [N] images of the same number are one unit: a burst, a sequence, a folder
 
     @property
     def num_images(self) -> int:

@@ -64,6 +64,30 @@ def test_pairs_and_groups_of_categories_have_the_same_left_out_scores():
         torch.testing.assert_close(ridge.left_out(rotated, labels[:, some], some), left_out[:, some])
 
 
+@pytest.mark.parametrize(("size", "dim"), [(1, 12), (3, 12), (5, 40), (70, 12)])
+def test_a_group_is_judged_by_the_regression_without_the_group(size, dim):
+    """Small ones by their block of leverages, large ones by Woodbury's identity."""
+    ridge, rotated, labels = fitted(150, dim)
+    groups = torch.arange(150)
+    groups[10 : 10 + size] = 10
+    left_out = ridge.left_out(rotated, labels, groups=groups)
+    rest = torch.cat([torch.arange(10), torch.arange(10 + size, 150)])
+    for category in range(4):
+        intercept, weights = refitted(ridge, rotated, labels, category, rest)
+        predicted = (intercept + rotated[10 : 10 + size].double() @ weights).float()
+        own = labels[10 : 10 + size, category].sum().expand(size)
+        expected = ridge._as_score(predicted, own, category, size)
+        torch.testing.assert_close(left_out[10 : 10 + size, category], expected, rtol=5e-3, atol=5e-3)
+
+
+def test_images_without_twins_are_judged_as_before():
+    ridge, rotated, labels = fitted()
+    assert torch.equal(ridge.left_out(rotated, labels, groups=torch.arange(80)), ridge.left_out(rotated, labels))
+    groups = torch.arange(80)
+    groups[:4] = 0
+    assert torch.equal(ridge.left_out(rotated, labels, groups=groups)[4:], ridge.left_out(rotated, labels)[4:])
+
+
 def test_elsewhere_is_scored_by_the_regression_without_the_image():
     ridge, rotated, labels = fitted()
     windows = rotated[:6, None] + torch.randn(6, 3, 12, generator=torch.Generator().manual_seed(1))

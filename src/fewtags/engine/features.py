@@ -67,6 +67,7 @@ class LoadedFeatures:
 
     maps: Tensor  # [views, N, D, h, w]
     broken: dict[int, str]
+    identity: str = ""  # equal for equal images and kinds of features; '' if it is not known
 
     @property
     def num_views(self) -> int:
@@ -81,6 +82,10 @@ class FeaturesOnDisk:
 
     def __init__(self, wanted: Wanted, found: np.ndarray, broken: dict[int, str]):
         self.wanted, self.found, self.broken = wanted, found, broken
+
+    @property
+    def identity(self) -> str:
+        return self.wanted.identity
 
     @property
     def num_views(self) -> int:
@@ -248,7 +253,8 @@ def kept_features(
         if found.size * shelf.row_bytes > IN_MEMORY:
             return FeaturesOnDisk(wanted, found, broken)
         try:
-            return LoadedFeatures(read_rows(shelf, found.ravel()).view(*found.shape, *shelf.shape), broken)
+            maps = read_rows(shelf, found.ravel()).view(*found.shape, *shelf.shape)
+            return LoadedFeatures(maps, broken, wanted.identity)
         except DamagedChunks as damage:
             wanted.forget(damage)
 
@@ -275,14 +281,17 @@ class Wanted:
         self.keys = contents[None] if maker.seed is None else view_keys(contents, maker.num_views)  # [V, N, 2]
         self.shelf = self.store.shelf(maker.spec, pooled=pooled)
 
+    @property
+    def identity(self) -> str:
+        return hashlib.sha256(self.shelf.key.encode() + self.keys.tobytes()).hexdigest()[:24]
+
     def complete(self) -> tuple[np.ndarray, dict[int, str]]:
         """[V, N] the rows of the shelf, -1 for unreadable images; and what is wrong with those."""
         found = self.shelf.find(self.keys)
         if (found >= 0).all():
             return found, {}
         # Of processes that want the same, one computes it and the others wait, however long it takes.
-        same = hashlib.sha256(self.keys.tobytes()).hexdigest()[:24]
-        with one_at_a_time(self.store.root / f"{self.shelf.key}-{same}"):
+        with one_at_a_time(self.store.root / self.identity):
             self.shelf.refresh()
             missing = self.shelf.find(self.keys) < 0
             broken = self._compute(missing) if missing.any() else {}

@@ -21,6 +21,7 @@ from fewtags.errors import DataError
 from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.heads import Head
 from fewtags.presence.answers import Correction
+from fewtags.presence.bursts import SAME_MOMENT, burst_leaders
 from fewtags.presence.decisions import Kept, Lesson
 from fewtags.presence.estimates import Judged
 from fewtags.presence.model import Presence
@@ -41,11 +42,18 @@ class Judge:
 
     @classmethod
     def of(
-        cls, outputs: ModelOutputs, labels: np.ndarray, head: Head | None = None, known_proportion: float | None = None
+        cls,
+        outputs: ModelOutputs,
+        labels: np.ndarray,
+        head: Head | None = None,
+        known_proportion: float | None = None,
+        groups: np.ndarray | None = None,
     ) -> Judge:
         """Fit to the readable images of `outputs`, with their `labels` [N, C]. A `head` that knows names has them to
-        go by."""
+        go by. Labels are judged without all images of the same of `groups` [N]."""
         names = name_scores(head, outputs)
+        if groups is None and head is not None and head.finds_bursts:
+            groups = burst_leaders(outputs.unit_features(np.arange(len(outputs))), least=SAME_MOMENT).numpy()
         scorer = None if head is None else head.name_scorer
         judge = cls.of_features(
             outputs.unit_features,
@@ -54,6 +62,7 @@ class Judge:
             names=names,
             named=None if scorer is None else scorer.known,
             known_proportion=known_proportion,
+            groups=groups,
         )
         return replace(judge, name_scorer=None if head is None or scorer is None else head.name_scores)
 
@@ -67,6 +76,7 @@ class Judge:
         names: Tensor | None = None,
         named: Tensor | None = None,
         known_proportion: float | None = None,
+        groups: np.ndarray | None = None,
     ) -> Judge:
         """By the unit-length features [M, D] of rows [M], and the images' name scores [N, C]."""
         rows = np.flatnonzero(readable)
@@ -88,6 +98,7 @@ class Judge:
             names=None if names is None else names[kept],
             named=named,
             known_proportion=known_proportion,
+            groups=None if groups is None else torch.from_numpy(groups[kept]),
         )
         odds = np.zeros(labels.shape, dtype=np.float32)
         odds[kept] = fitted.left_out().numpy()

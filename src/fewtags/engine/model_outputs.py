@@ -6,6 +6,7 @@ Memory-mapped, so 1,000,000 images take no more memory than 1,000.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fewtags.atomic import atomic_write
 from fewtags.config import RunConfig
 from fewtags.data.annotations import Annotations
 from fewtags.engine.features import FeatureMaker, Features, kept_features
@@ -20,6 +22,7 @@ from fewtags.engine.run import choose_device, precision_of
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
 from fewtags.models.saved import SavedModel
+from fewtags.presence.bursts import burst_leaders
 from fewtags.presence.ridge import unit_length
 from fewtags.train_settings import CacheConfig
 
@@ -54,6 +57,24 @@ class ModelOutputs:
     def unit_features(self, rows: np.ndarray) -> Tensor:
         """[M, D] float32; zeros for unreadable images."""
         return unit_length(self.features.rows(0, torch.from_numpy(rows)).flatten(1))
+
+
+def kept_bursts(outputs: ModelOutputs, unit_features: Tensor, folder: Path) -> np.ndarray:
+    """[N] the first image of each one's burst. To find them takes seconds for 100,000, so they are kept in `folder`."""
+    identity = getattr(outputs.features, "identity", "")
+    file = folder / f"bursts-{identity}.npy"
+    with suppress(OSError, ValueError, EOFError):
+        if identity and len(leaders := np.load(file)) == len(outputs):
+            return leaders
+    leaders = burst_leaders(unit_features).numpy()
+    with suppress(OSError):  # a run may be on a read-only disk
+        if identity:
+            folder.mkdir(parents=True, exist_ok=True)
+            for old in folder.glob("bursts-*.npy"):
+                old.unlink()
+            with atomic_write(file) as temporary, temporary.open("wb") as out:
+                np.save(out, leaders)
+    return leaders
 
 
 def model_outputs(

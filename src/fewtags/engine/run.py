@@ -127,6 +127,8 @@ def build_run(config: RunConfig, folder: Path, data: RunData, device: torch.devi
     torch.manual_seed(config.seed)
     train = data.train
     problem = make_problem(config.head_name, config.words, train.categories, train.labels, config.seed, train.english)
+    if train.groups is not None:
+        problem = replace(problem, groups=torch.from_numpy(train.groups))
     learner = build_learner(config, problem).to(device)
     if learner.model.head.needs_labels and not has_labels(data):
         raise DataError(nothing_known(config, data, learner.model.head))

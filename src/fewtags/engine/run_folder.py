@@ -109,7 +109,7 @@ class RunFolder:
 
     @property
     def outputs(self) -> Path:
-        """Logits and pooled features of its images, cached for `fewtags discover`."""
+        """What `fewtags review` has found out about its images, such as bursts."""
         return self.path / "outputs"
 
     # --- its state ---

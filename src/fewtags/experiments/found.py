@@ -42,7 +42,7 @@ class FoundTags:
 
 def can_search(run: RunRecord, data: RunData) -> bool:
     """Is it quick?"""
-    return len(data.train) <= FEW_IMAGES or any(RunFolder(run.folder).outputs.glob("*/about.json"))
+    return len(data.train) <= FEW_IMAGES or any(RunFolder(run.folder).outputs.glob("bursts-*.npy"))
 
 
 def found_tags(run: RunRecord, data: RunData) -> FoundTags | None:

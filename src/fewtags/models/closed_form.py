@@ -21,12 +21,13 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from fewtags import distributed
-from fewtags.contract import Batch, FitFacts, Outputs, Start, WordVectors
+from fewtags.contract import Batch, FitFacts, Outputs, Problem, Start, WordVectors
 from fewtags.errors import DataError, UserError
 from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.closed_form_of_0_1 import current_state
 from fewtags.models.heads import Head, HeadSpec
 from fewtags.models.names import NameScorer
+from fewtags.presence.bursts import SAME_MOMENT, burst_leaders
 from fewtags.presence.estimates import Judged
 from fewtags.presence.model import Fitted, Presence
 from fewtags.presence.observation import Observation
@@ -48,6 +49,9 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         names: str = "auto"
         """Use of the category names: "auto" uses the classifier the backbone was pretrained with, "none" uses only
         labels, and the path of a file says what individual names mean."""
+        bursts: bool = False
+        """Find bursts by the features, and judge a photo without its whole burst; where the data has groups, these are
+        used in any case."""
         refine: bool = False
         """Fit a second time, with unknown labels counting as positives by their probability of being present."""
         windows: bool = False
@@ -84,6 +88,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         super().__init__(config, in_channels, num_categories)
         self.presence = Presence(num_categories, in_channels)
         self.names: NameScorer | None = None
+        self.groups: Tensor | None = None  # [N] of the training images, see contract.Problem
         self.register_buffer("feature_norm", torch.ones(()))  # mean length of the pooled features
         # Decisions that `relabel` was told: of which image, and [n, 3] its place there, category and label.
         self.register_buffer("told_features", torch.zeros(0, in_channels))
@@ -178,6 +183,19 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
 
     # --- the start ---
 
+    def initialise(self, problem: Problem) -> None:
+        self.groups = problem.groups
+
+    @property
+    def finds_bursts(self) -> bool:
+        return self.config.bursts
+
+    def units(self, features: Tensor, groups: Tensor | None) -> Tensor | None:
+        """[N] which images are judged without each other: given `groups`, else bursts if these are wanted."""
+        if groups is not None or not self.finds_bursts:
+            return groups
+        return burst_leaders(unit_length(features), least=SAME_MOMENT)
+
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
         """In one pass over the batches; two with `windows`, so they should not be an iterator then."""
         seen = FeatureAccumulator(
@@ -199,6 +217,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             named=None if self.names is None else self.names.known,
             known_proportion=self.config.known_proportion,
             refine=self.config.refine,
+            groups=self.units(features, None if self.groups is None else self.groups[index]),
         )
         if self.config.windows and seen.has_windows:
             fitted = self._look_at_windows(fitted, batches, index)

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fewtags.contract import Outputs, Problem, WordVectors
-from fewtags.errors import UserError
 from fewtags.models.heads import BiasInit, Head, HeadSpec, initial_bias
 from fewtags.settings import Settings
 
@@ -145,8 +144,7 @@ class DecoupledHead(Head["DecoupledHead.Config"]):
 
     def __init__(self, config: Config, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__(config, in_channels, num_categories, words)
-        if words is None:
-            raise UserError("The decoupled head needs word vectors for the categories; build the problem with `words`.")
+        assert words is not None  # needs_words
         self.feature_dim = in_channels
         self.decoupling = SemanticDecoupling(in_channels, words, config.width)
         self.hidden = nn.Linear(in_channels, in_channels) if config.hidden else None

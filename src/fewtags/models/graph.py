@@ -131,8 +131,7 @@ class GraphHead(Head["GraphHead.Config"]):
 
     def __init__(self, config: Config, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__(config, in_channels, num_categories, words)
-        if words is None:
-            raise UserError("The graph head needs word vectors for the categories; build the problem with `words`.")
+        assert words is not None  # needs_words
         self.feature_dim = in_channels
         self.decoupling = SemanticDecoupling(in_channels, words, config.width)
         self.label_graph = LabelGraph(config.graph, words)

@@ -65,6 +65,10 @@ class Head(nn.Module, Generic[C]):
 
     def __init__(self, config: C, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__()
+        if self.spec.needs_words and words is None:
+            raise UserError(
+                f"{type(self).__name__} needs word vectors of the categories; build the problem with `words`."
+            )
         self.config = config
         self.in_channels, self.num_categories = in_channels, num_categories
 
@@ -86,6 +90,11 @@ class Head(nn.Module, Generic[C]):
     def name_scores(self, unit_features: Tensor) -> Tensor | None:
         """[N, C] what the names say about images with these features of length 1 [N, D]; None without names."""
         return None
+
+    @property
+    def finds_bursts(self) -> bool:
+        """Are photos judged without their bursts, where the data has no groups?"""
+        return False
 
     def initialise(self, problem: Problem) -> None:
         """Called before a new or resumed run: sets what depends on the training labels, such as initial biases. A

@@ -35,7 +35,7 @@ from fewtags.presence.regression import (
     fit_categories,
     share_of,
 )
-from fewtags.presence.ridge import ImageSums, Ridge, slices, unit_length
+from fewtags.presence.ridge import ImageSums, Ridge, members, slices, unit_length
 from fewtags.presence.thresholds import expected_f1_thresholds
 
 NAME_IMAGES = 30.0  # prior weight of the usual spread of name scores, in images
@@ -60,11 +60,29 @@ class Images:
     weights: Tensor  # [N, C] how much each counts as a positive
     names: Tensor | None = None  # [N, C] standardised name scores, 0 where a category has none
     best_window: Tensor | None = None  # [N, C] left-out scores of each image's best window, names included
+    without_groups: Tensor | None = None  # [N, C] ridge scores without the image's group, where there are groups
 
     def take(self, rows: Tensor) -> Images:
-        names, best = (None if part is None else part[rows] for part in (self.names, self.best_window))
-        rotated, labels, weights = self.rotated[rows], self.labels[rows], self.weights[rows]
-        return Images(self.ridge, rotated, labels, weights, names, best)
+        more = (None if part is None else part[rows] for part in (self.names, self.best_window, self.without_groups))
+        return Images(self.ridge, self.rotated[rows], self.labels[rows], self.weights[rows], *more)
+
+    def leaving_out(self, groups: Tensor | None) -> Images:
+        """With whole groups [N] left out instead of single images."""
+        if groups is None or not members(groups):
+            return self
+        return replace(self, without_groups=self.ridge.left_out(self.rotated, self.weights, groups=groups))
+
+    def left_out(self, categories: slice | Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
+        """[N', C'] ridge scores without the image, or without its group."""
+        if self.without_groups is not None:
+            return self.without_groups[rows][:, categories]
+        return self.ridge.left_out(self.rotated[rows], self.weights[rows][:, categories], categories)
+
+    def left_out_pairs(self, row: Tensor, category: Tensor) -> Tensor:
+        """[P] likewise."""
+        if self.without_groups is not None:
+            return self.without_groups[row, category]
+        return self.ridge.left_out_pairs(self.rotated[row], category, self.weights[row, category])
 
     def groups(self) -> Iterator[slice]:
         """Categories, so many that scores of all images fit in memory."""
@@ -82,7 +100,7 @@ class Fitted:
     def scores(self, categories: slice) -> Tensor:
         """[N, C'] left-out scores of whole images."""
         images, model = self.images, self.model
-        scores = images.ridge.left_out(images.rotated, images.weights[:, categories], categories)
+        scores = images.left_out(categories)
         if images.names is not None:
             scores = scores + model.name_weight[categories].cpu() * images.names[:, categories]
         return scores
@@ -202,11 +220,13 @@ class Presence(nn.Module):
         named: Tensor | None = None,
         known_proportion: float | None = None,
         refine: bool = False,
+        groups: Tensor | None = None,
     ) -> Fitted:
         """To `features` [N, D] with `labels`, which may be some of those that made `sums`.
 
         `names` [N, C] are name scores of the images, for the categories that are `named` [C]. With `refine` it is
-        fitted a second time, with unknown labels counting as positives by their probability.
+        fitted a second time, with unknown labels counting as positives by their probability. With `groups` [N], labels
+        are judged without all images of the same number.
         """
         if names is None and not (labels == PRESENT).any():
             raise DataError(
@@ -218,6 +238,7 @@ class Presence(nn.Module):
         self._forget()
         ridge = self._take_ridge(sums)
         images = Images(ridge, ridge.basis.rotate(features), labels, (labels == PRESENT).float(), standard)
+        images = images.leaving_out(groups)
         if names is not None and not (labels == PRESENT).any():
             fitted = self._fit_names_only(images, names)
         else:
@@ -233,7 +254,7 @@ class Presence(nn.Module):
         again.weight, again.weight_squared = again.weight * share, again.weight_squared * share
         again.positive_total = again.positive_total * share
         ridge = self._take_ridge(again)
-        images = Images(ridge, ridge.basis.rotate(features), labels, found, standard)
+        images = Images(ridge, ridge.basis.rotate(features), labels, found, standard).leaving_out(groups)
         return self._fit_again(images, known_proportion)
 
     def _take_ridge(self, sums: ImageSums) -> Ridge:
@@ -448,7 +469,7 @@ class _Sample:
         images, rows = self.images, self.rows
         if self.whole is not None:
             return self.whole[rows][:, categories]
-        scores = images.ridge.left_out(images.rotated[rows], images.weights[rows][:, categories], categories)
+        scores = images.left_out(categories, rows)
         if self.name_weight is not None and images.names is not None:
             scores = scores + self.name_weight[categories] * images.names[rows][:, categories]
         return scores
@@ -457,7 +478,7 @@ class _Sample:
         images = self.images
         if self.whole is not None:
             return self.whole[row, category]
-        scores = images.ridge.left_out_pairs(images.rotated[row], category, images.weights[row, category])
+        scores = images.left_out_pairs(row, category)
         if self.name_weight is not None and images.names is not None:
             scores = scores + self.name_weight[category] * images.names[row, category]
         return scores

@@ -36,6 +36,7 @@ _LOG_VARIANCES = torch.arange(-16.0, 2.5, 0.5)  # of the shared s; the features'
 _OWN = torch.arange(-1.5, 1.75, 0.25)  # log s_c less the shared one
 _LEAST_RELIABLE = 0.05
 _IMAGES_AT_ONCE = 8192
+_SMALL_GROUP = 64  # images, whose leverages are solved for directly
 _LEAST_VARIANCE = 1e-5  # of a dimension, in parts of the mean square: below it is rounding
 
 
@@ -162,13 +163,45 @@ class Ridge:
         """[C, D] such that the score of unit-length features x is weights . (x - mean)."""
         return self.basis.unrotate(self.directions * self.unit[:, None])
 
-    def left_out(self, rotated: Tensor, weights: Tensor, categories: slice | Tensor = slice(None)) -> Tensor:
-        """[N, C'] scores of images [N, D] that counted as positives by `weights` [N, C'], each without itself.
+    def left_out(
+        self,
+        rotated: Tensor,
+        weights: Tensor,
+        categories: slice | Tensor = slice(None),
+        groups: Tensor | None = None,
+    ) -> Tensor:
+        """[N, C'] scores of images [N, D] that counted as positives by `weights` [N, C'], each without itself; with
+        `groups` [N], without all images of the same number.
 
         PRESS: with h the image's leverage, the regression without it predicts (fit - h y) / (1 - h).
         """
         fit = rotated @ self.directions[categories].T
-        return self._press(fit, rotated.square() @ self.gain[categories].T, weights, categories)
+        scores = self._press(fit, rotated.square() @ self.gain[categories].T, weights, categories)
+        if groups is not None:
+            for rows in members(groups):
+                scores[rows] = self._without_group(rotated[rows], fit[rows], weights[rows], categories)
+        return scores
+
+    def _without_group(self, rotated: Tensor, fit: Tensor, weights: Tensor, which: slice | Tensor) -> Tensor:
+        """[g, C'] PRESS of a whole group: without it, y - (I - H)^-1 (y - fit) is predicted, H its block of leverages.
+
+        H = Z Z' has the rank of the features at most, so a large group costs no more than they do.
+        """
+        share, gain = self.share[which].double(), self.gain[which].double()
+        x, weights = rotated.double(), weights.double()
+        rest = (weights - share * (1 + fit.double())).T[..., None]  # y - fit, [C', g, 1]
+        if len(x) <= _SMALL_GROUP:
+            leverages = (1 + (x * gain[:, None]) @ x.T) / self.num_images  # [C', g, g]
+            solved = torch.linalg.solve(_less(leverages), rest)
+        else:
+            solved = torch.stack([self._solve_large(x * root, y) for root, y in zip(gain.sqrt(), rest, strict=True)])
+        predicted = weights - solved[..., 0].T
+        return self._as_score(predicted.float(), weights.sum(0).expand_as(weights).float(), which, len(x))
+
+    def _solve_large(self, x: Tensor, rest: Tensor) -> Tensor:
+        """(I - Z Z')^-1 y by Woodbury's identity."""
+        z = torch.cat([torch.ones_like(x[:, :1]), x], dim=1) / self.num_images**0.5
+        return rest + z @ torch.linalg.solve(_less(z.T @ z), z.T @ rest)
 
     def left_out_pairs(self, rotated: Tensor, category: Tensor, weights: Tensor) -> Tensor:
         """[P] likewise, of image p for its `category` [P]."""
@@ -182,13 +215,13 @@ class Ridge:
         excess = (share * fit - leverage * (weights - share)) / (1 - leverage).clamp(min=1e-3)
         return self._as_score(share + excess, weights, which)
 
-    def _as_score(self, fit: Tensor, weights: Tensor, which: slice | Tensor) -> Tensor:
-        """Scores by the regression without an image of these `weights`, from its `fit`, which is relative to the
-        share of positives among the others: 0 where they have none. A mean without one of its images is less
+    def _as_score(self, fit: Tensor, weights: Tensor, which: slice | Tensor, images: int = 1) -> Tensor:
+        """Scores by the regression without so many `images` of these `weights`, from its `fit`, which is relative to
+        the share of positives among the others: 0 where they have none. A mean without one of its images is less
         reliable."""
         number, reliability = self.num_images * self.share[which], self.reliability[which].clamp(min=_LEAST_RELIABLE)
         others = number - weights
-        rest = others / max(self.num_images - 1, 1)
+        rest = others / max(self.num_images - images, 1)
         noise = number * (1 / reliability - 1)  # of one image, in parts of the signal
         less = others / (others + noise).clamp(min=1e-12) / reliability
         scores = self.unit[which] * less * (fit - rest) / rest.clamp(min=1e-12)
@@ -209,6 +242,18 @@ class Ridge:
             fit = share[some] * (1 + elsewhere @ self.directions[some].T) - pull
             scores[..., some] = self._as_score(fit, weights[:, None, some], some)
         return scores
+
+
+def _less(leverages: Tensor) -> Tensor:
+    """I - H; a little more, for a group that leaves no other image."""
+    return torch.eye(leverages.shape[-1], dtype=leverages.dtype) * (1 + 1e-6) - leverages
+
+
+def members(groups: Tensor) -> list[Tensor]:
+    """The rows of every group of at least two images."""
+    _, number, counts = torch.unique(groups, return_inverse=True, return_counts=True)
+    order = number.argsort(stable=True)
+    return [rows for rows in order.split(counts.tolist()) if len(rows) > 1]
 
 
 def weight_variances(means: Tensor, number: Tensor, values: Tensor, used: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from fewtags.data.images import open_image
 from fewtags.data.inputs import Picture
 from fewtags.data.prepare import prepare_data
 from fewtags.engine.features import cache_root
-from fewtags.engine.model_outputs import model_outputs
+from fewtags.engine.model_outputs import kept_bursts, model_outputs
 from fewtags.engine.own_images import OwnImages
 from fewtags.engine.prediction import pooled_features
 from fewtags.engine.record import load_run_config
@@ -72,6 +72,7 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
         readable=readable,
         content_hash=pictures.content_hash,
         word=lambda text: phrases.find(text).scores,
+        leaders=kept_bursts(outputs, features, RunFolder(run).outputs),
     )
     search = make_search(saved, features, readable, phrases)
     about = {"run": name, "folder": str(run), "method": config.method_name, "reviewer": reviewer}

@@ -58,8 +58,6 @@ class Ranker:
         """`word` gives the name scores [N] of a phrase, or None where nothing is known of it."""
         self.state, self.judge, self.model, self.features = state, judge, judge.model, unit_features
         self.readable, self.seed, self.word = readable, seed, word
-        parts = unit_features.split(_ROWS_AT_ONCE)
-        self.inputs = torch.cat([self.model.inputs(part) for part in parts])  # [N, K], what lessons are about
         self.correction: Correction = judge.learn([], [], [])
         self._changes = 0  # of labels, up to which it was learned from decisions
         self._lessons: dict[int, tuple[int, Lesson | None]] = {}  # column -> changes, what the decisions teach
@@ -67,6 +65,11 @@ class Ranker:
         self._priors: dict[int, Tensor | None] = {}
         self._chances: OrderedDict[int, tuple[int, Chances]] = OrderedDict()
         self._age = state.age
+
+    @cached_property
+    def inputs(self) -> Tensor:
+        """[N, K] what lessons are about; made for the first of them, as it takes seconds for 100,000 images."""
+        return torch.cat([self.model.inputs(part) for part in self.features.split(_ROWS_AT_ONCE)])
 
     def follow(self) -> None:
         """After the labels changed: what decisions about unknown labels say about all others. The rest is computed on

@@ -27,9 +27,9 @@ from fewtags.engine.judge import Judge
 from fewtags.errors import UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.presence.answers import Correction
+from fewtags.presence.bursts import burst_leaders
 from fewtags.presence.estimates import Estimates, estimate
 from fewtags.presence.new_tag import Forecast
-from fewtags.review.bursts import burst_leaders
 from fewtags.review.labels import LabelState, Place
 from fewtags.review.queues import QUEUES, STATUSES, LiveQueue, Queue, QueueName, Queues, Status, View
 from fewtags.review.ranker import LIKELY, Chances, Ranker
@@ -107,6 +107,7 @@ class ReviewSession:
         readable: np.ndarray | None = None,
         content_hash: Callable[[int], str] = lambda row: "",
         word: Callable[[str], Tensor | None] = lambda text: None,
+        leaders: np.ndarray | None = None,
         seed: int = 0,
     ):
         """`unit_features` [N, D] are those of the images of `annotations`, which `judge` judges; rows that are not
@@ -120,7 +121,8 @@ class ReviewSession:
             judge = Judge.of_features(
                 lambda rows: unit_features[torch.from_numpy(rows)], self.readable, annotations.labels
             )
-        self.judge, self.leaders = judge, burst_leaders(unit_features).numpy()
+        self.judge = judge
+        self.leaders = burst_leaders(unit_features).numpy() if leaders is None else leaders
         self.state = LabelState(annotations)
         self.ranker = Ranker(self.state, judge, unit_features, self.readable, seed=seed, word=word)
         self.queues = Queues(self.state, self.ranker, self.leaders, self.readable, lambda column: self._sample(column))

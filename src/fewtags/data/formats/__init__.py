@@ -18,6 +18,7 @@ import numpy as np
 
 from fewtags import plugins
 from fewtags.data.annotations import Annotations, group_numbers
+from fewtags.data.burst_times import burst_numbers
 from fewtags.data.formats.booru import BooruOptions, detects_booru, read_booru
 from fewtags.data.formats.camtrap import CamtrapOptions, detects_camtrap, read_camtrap
 from fewtags.data.formats.coco import CocoOptions, detects_coco, read_coco
@@ -152,13 +153,19 @@ def translated(annotations: Annotations, options: ReadOptions) -> Annotations:
 
 
 def grouped(annotations: Annotations, options: ReadOptions) -> Annotations:
-    """With folders as groups if that was asked for; the notes say how many groups there are."""
+    """With folders or bursts as groups if that was asked for; the notes say how many groups there are."""
     if options.groups == "folders":
         folders = [str(PurePosixPath(image).parent) for image in annotations.images]
         annotations = replace(annotations, groups=group_numbers(folders))
+    elif options.groups == "bursts":
+        paths = [annotations.path(row) for row in range(len(annotations))]
+        annotations = replace(annotations, groups=burst_numbers(paths))
     if annotations.num_groups:
-        words = f"{plural(annotations.num_groups, 'group')} of several images; validation is split by them."
-        annotations.notes.append(words)
+        bursts = options.groups == "bursts"
+        what = plural(annotations.num_groups, "burst") if bursts else plural(annotations.num_groups, "group")
+        annotations.notes.append(f"{what}{'' if bursts else ' of several images'}; validation is split by them.")
+    elif options.groups is not None:
+        annotations.notes.append(f"No {options.groups} of several images were found.")
     return annotations
 
 

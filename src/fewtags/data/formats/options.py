@@ -59,8 +59,9 @@ class ReadOptions(TypedOptions):
     """Merge tags that differ only in case or whitespace."""
     hierarchy: Hierarchy = "all"
     """Tags for "animal|dog": both, and dog implies animal (all); only dog (leaf); or "animal|dog" as it is (none)."""
-    groups: Literal["folders"] | None = None
-    """Images of one folder are one unit: they are held out for validation together. Default: what the labels say."""
+    groups: Literal["folders", "bursts"] | None = None
+    """Images of one folder, or of one burst (taken by one camera within seconds, by their EXIF), are one unit: they are
+    held out and judged together. Default: what the labels say."""
     detections: Path | None = None
     """MegaDetector's results for the images: those without a detection are left out as blank."""
     min_detection: float = Field(0.2, ge=0, le=1)

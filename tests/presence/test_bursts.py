@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fewtags.review.bursts import burst_leaders
+from fewtags.presence.bursts import burst_leaders
 
 
 def some_features(number: int, seed: int = 0) -> torch.Tensor:

@@ -7,17 +7,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 NEARLY_THE_SAME = 0.9  # cosine of standardised features: about 0 for two unrelated images, 1 for two copies
+SAME_MOMENT = 0.8  # enough to be judged together: a copy with another crop and brightness (results/bursts)
 NEARER = 4  # and this many times closer than a typical nearest neighbour: to a weak backbone all images look alike
+SINGLE = 0.1  # of the images are single ones, at least: the nearest neighbour of another is its copy
 _PROJECTIONS = 96  # candidates are found with this many numbers per image, then compared in full
 _ROUNDS = 3
 _ROWS_AT_ONCE = 8192
 _MOST_IN_A_CELL = 4096
 
 
-def burst_leaders(unit_features: Tensor, similarity: float | None = None, seed: int = 0) -> Tensor:
+def burst_leaders(
+    unit_features: Tensor, similarity: float | None = None, seed: int = 0, least: float = NEARLY_THE_SAME
+) -> Tensor:
     """[N] for every image the first image of its burst; a single image is its own leader.
 
-    `similarity` defaults to what NEARLY_THE_SAME and NEARER give. Every image of a burst is that similar to its
+    `similarity` defaults to what `least` and NEARER give. Every image of a burst is that similar to its
     leader, so bursts do not grow into chains. Comparing all pairs of 100,000 images would take minutes: images are
     compared only within cells around random images, in several rounds with different cells, so a pair is missed only if
     every round separates it.
@@ -26,7 +30,7 @@ def burst_leaders(unit_features: Tensor, similarity: float | None = None, seed: 
     look = _Standardised(unit_features)
     short = look.projected(generator)
     if similarity is None:
-        similarity = max(NEARLY_THE_SAME, 1 - (1 - _usual_similarity(look, generator)) / NEARER)
+        similarity = max(least, 1 - (1 - _usual_similarity(look, generator)) / NEARER)
     leaders = torch.arange(len(unit_features))
     for _ in range(_ROUNDS):
         for cell in _cells(short, generator):
@@ -53,14 +57,14 @@ class _Standardised:
 
 
 def _usual_similarity(look: _Standardised, generator: torch.Generator) -> float:
-    """Typical similarity to the nearest neighbour: the median over a sample, among at most 10,000 images."""
+    """Typical similarity of a single image to its nearest neighbour, from a sample, among at most 10,000 images."""
     rows = torch.randperm(len(look.features), generator=generator)[:10_000]
     if len(rows) < 2:
         return 0.0
     directions = look[rows]
     similarity = directions[:300] @ directions.T
     similarity.fill_diagonal_(-1)
-    return float(similarity.max(1).values.median())
+    return float(similarity.max(1).values.quantile(SINGLE))
 
 
 def _cells(short: Tensor, generator: torch.Generator) -> list[Tensor]:
