@@ -8,6 +8,7 @@ image, seed 0), in seconds of CPU time, which other work on the machine changes 
     start-up   from a tags.csv of N rows to what a run trains on, and a look at every image file's size and time
     instant    one fit of the closed form, features given
     epoch      one epoch of the linear head (method an, batches of 32), features given
+    refined    the start of `refined` with windows (maps of 5 x 5 given), what its training does not change, one epoch
 
 Peak memory is that of the whole process, less what it has with nothing but its imports. growth.csv has a row for each,
 written as they come; started again it goes on behind the last.
@@ -22,6 +23,7 @@ import os
 import resource
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 
 IMAGES = (1_000, 10_000, 100_000)
@@ -118,7 +120,43 @@ def epoch(num_images: int, num_categories: int) -> tuple[float, float]:
     return time.process_time() - started, peak() - before
 
 
-WORK = {"start-up": start_up, "instant": instant, "epoch": epoch}
+def refined(num_images: int, num_categories: int) -> tuple[float, float]:
+    import torch
+
+    from fewtags.contract import Batch, Problem, Progress
+    from fewtags.engine.settled import SettledRows
+    from fewtags.methods import objective_class
+    from fewtags.models.heads import head_class
+
+    features, labels = made(num_images, num_categories)
+    where = torch.rand(5, 5) + 0.5  # how much of an image is at each location
+
+    class Maps:
+        def __iter__(self):
+            for rows in torch.arange(num_images).split(128):
+                yield Batch(features[rows, :, None, None] * where, labels[rows], rows)
+
+    kind, method = head_class("closed_form"), objective_class("refined")
+    head = kind(kind.Config(refine=True, windows=True, residual=True), DIM, num_categories, None)
+    problem = Problem(tuple(f"tag {c}" for c in range(num_categories)), labels)
+    objective = method(method.Config(), problem, None)
+    before, started = peak(), time.process_time()
+    kept = SettledRows(1, num_images, {})
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        objective.start(head.start(Maps(), num_images))
+        for batch in Maps():
+            assert kept.write(head.settled(batch.images), Path(folder)), "the disk has no room"
+    optimizer = torch.optim.AdamW(head.parameters(), lr=1e-3)
+    for step, rows in enumerate(torch.randperm(num_images).split(128)):
+        outputs = head.from_settled(kept.rows(0, rows))
+        result = objective.loss(Batch(rows, labels[rows], rows), outputs, Progress(0, 1, step, num_images // 128 + 1))
+        optimizer.zero_grad()
+        (result.total + outputs.prior).backward()
+        optimizer.step()
+    return time.process_time() - started, peak() - before
+
+
+WORK = {"start-up": start_up, "instant": instant, "epoch": epoch, "refined": refined}
 
 
 def measured(work: str, num_images: int, num_categories: int) -> tuple[object, ...]:
@@ -144,6 +182,9 @@ def measured(work: str, num_images: int, num_categories: int) -> tuple[object, .
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/growth"))
+    parser.add_argument("--work", nargs="+", choices=sorted(WORK), default=list(WORK))
+    parser.add_argument("--images", type=int, nargs="+", default=IMAGES)
+    parser.add_argument("--categories", type=int, nargs="+", default=CATEGORIES)
     options = parser.parse_args()
     import torch
 
@@ -158,7 +199,7 @@ def main() -> None:
         writer = csv.DictWriter(out, COLUMNS)
         if not before:
             writer.writeheader()
-        for work, images, categories in [(w, n, c) for n in IMAGES for c in CATEGORIES for w in WORK]:
+        for work, images, categories in product(options.work, options.images, options.categories):
             if (work, images, categories) not in done:
                 row = (work, images, categories, *measured(work, images, categories))
                 writer.writerow(dict(zip(COLUMNS, row, strict=True)))

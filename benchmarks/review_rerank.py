@@ -21,7 +21,11 @@ import torch
 
 from fewtags.data.annotations import Annotations
 from fewtags.labels import ABSENT, PRESENT
+from fewtags.models.backbones import ClassHead
+from fewtags.models.phrases import Phrases
+from fewtags.models.quick_timm import ImageNetInfo
 from fewtags.presence.ridge import unit_length
+from fewtags.review.search import Search
 from fewtags.review.session import Answer, LiveQueue, ReviewSession, View
 from fewtags.review.store import DecisionStore
 
@@ -63,6 +67,31 @@ def decisions(session: ReviewSession, number: int) -> tuple[list[tuple[float, fl
     return writing, ranking
 
 
+def searches(session: ReviewSession, number: int) -> dict[str, list[tuple[float, float]]]:
+    """Times of a search by example, by a phrase (the first one classifies all images, and is not counted), and of the
+    next queue of a new tag after an answer."""
+    generator = torch.Generator().manual_seed(1)
+    synsets = tuple(ImageNetInfo("imagenet-1k").label_names())
+    head = ClassHead(torch.randn(1000, session.features.shape[1], generator=generator), torch.zeros(1000), synsets)
+    phrases = Phrases(lambda: head, lambda: 10.0, session.features)
+    search = Search(session.features, session.readable, phrase=phrases.find)
+    search.text("lighthouse")
+    session.add_tag("new", examples=[3])
+    session.queue(View("new"))  # the first one prepares the archive
+
+    def answer(row: int) -> None:
+        session.decide([Answer(row, "new", PRESENT if row % 3 else ABSENT)], queue="missing")
+        session.queue(View("new"))
+
+    return {
+        "search by example": [timed(lambda row=row: search.like([row])) for row in range(number)],
+        "search by a phrase": [
+            timed(lambda word=word: search.text(word)) for word in ("lighthouse", "dog") * (number // 2)
+        ],
+        "new tag: write, learn, rank": [timed(lambda row=row: answer(row)) for row in range(100, 100 + number)],
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=100_000)
@@ -76,6 +105,7 @@ def main() -> None:
         session = made_session(options.images, options.categories, options.dim, Path(folder))
         opening = time.perf_counter() - started
         writing, ranking = decisions(session, options.decisions)
+        found = searches(session, min(options.decisions, 20))
     lines = [
         "# After a decision on the review page", "",
         f"    .venv/bin/python benchmarks/review_rerank.py     ({torch.get_num_threads()} threads, seed 0)", "",
@@ -83,7 +113,7 @@ def main() -> None:
         f"decisions; opened in {opening:.0f} s.", "",
         "| milliseconds | wall-clock, median | best | processor, median |", "|---|---|---|---|",
     ]  # fmt: skip
-    for title, times in (("write durably and learn", writing), ("rank all other images anew", ranking)):
+    for title, times in {"write durably and learn": writing, "rank all other images anew": ranking, **found}.items():
         wall, processor = zip(*times, strict=True)
         lines.append(
             f"| {title} | {statistics.median(wall):.1f} | {min(wall):.1f} | {statistics.median(processor):.1f} |"

@@ -136,6 +136,8 @@ def with_own_photos(
 
 def own_photos(run: Path, images: Sequence[Path], device: str) -> OwnPhotos | None:
     """None if `run` is not a run with known and unknown tags, or none of the images is where its own are."""
+    if run.is_file():  # an exported model, which needs no torch
+        return None
     from fewtags.engine.run_folder import RunFolder
 
     if not RunFolder(run).is_run or any(remote_url(path) for path in images):
