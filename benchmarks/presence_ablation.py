@@ -45,10 +45,8 @@ Change = tuple[ModuleType, str, Any]
 NO_BEND = 0.0
 RULES: dict[str, tuple[Change, ...]] = {
     "everything": (),
-    "TILT: plain ridge regression": ((ridge, "TILT", 0.0),),
     "OWN_VARIANCE: one penalty factor for all tags": ((ridge, "OWN_VARIANCE", 1e-6),),
     "BEND: straight log-odds": ((observation, "BEND", NO_BEND), (model, "BEND", NO_BEND)),
-    "weight_of_names: names count the same for all tags": ((model, "weight_of_names", torch.ones_like),),
     "NAME_IMAGES: spread of names as seen": ((model, "NAME_IMAGES", 0.0),),
     "OWN_SLOPE: one slope for all tags": ((regression, "OWN_SLOPE", 1e-3), (regression, "OWN_NAME_SLOPE", 1e-3)),
     "SLOPE_SPREAD: slopes as the labels have them": (
