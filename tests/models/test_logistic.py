@@ -96,7 +96,7 @@ def test_it_is_trained_saved_and_read_like_any_method(patches, tmp_path, cli: Cl
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert result["best"]["map"] == result["test"]["map"] > 0.4
     kept = FeatureStore(tmp_path / "cache").shelves()
-    assert [shelf.rows for shelf in kept] == [len(data.train) + len(data.test)]  # plain views, none augmented
+    assert {shelf.rows for shelf in kept} == {len(data.train) + len(data.test)}  # plain views, none augmented
     saved = load_model(tmp_path / "run")
     files = [data.test.path(row) for row in range(len(data.test))]
     again = np.stack([prediction.probabilities for prediction in predict_files(saved, files)])

@@ -37,8 +37,8 @@ class Part(Settings):
     """Names of datasets; default: all."""
     methods: list[str] | None = None
     """Names of methods; default: all."""
-    proportions: tuple[float | Literal["single"] | None, ...] = (None,)
-    """Shares of positives that stay known; default: the labels as given."""
+    proportions: tuple[float | Literal["single", "salience", "habit", "both", "five"] | None, ...] = (None,)
+    """Shares of positives that stay known, "single", or a tagger as in data.known; default: the labels as given."""
     seeds: tuple[int, ...] = (0,)
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Settings of a method's runs in this part only, by method name."""

@@ -17,7 +17,14 @@ from fewtags.methods import METHODS
 from fewtags.models.saved import damaged, read_object
 from fewtags.renamed import current_names
 
-Proportion = float | str | None  # of known positives; "single": one per image, None: the labels as given
+Proportion = float | str | None  # of known positives; a name: one of NAMED, None: the labels as given
+NAMED = {
+    "single": "one per image",
+    "habit": "by habit",
+    "salience": "by size",
+    "both": "by habit and size",
+    "five": "five at most",
+}
 
 COLUMNS = (
     "dataset", "method", "profile", "proportion", "seed", "epoch_rule", "map", "map_voc12", "of1", "cf1", "seconds",
@@ -125,16 +132,16 @@ def method_place(name: str) -> int:
 
 
 def proportion_place(proportion: Proportion) -> tuple[int, float]:
-    """Sort key: numbers, then "single", then the labels as given."""
+    """Sort key: numbers, then "single", then taggers, then the labels as given."""
     if isinstance(proportion, str):
-        return 1, 0.0
+        return 1, float(list(NAMED).index(proportion))
     return (2, 0.0) if proportion is None else (0, proportion)
 
 
 def proportion_label(proportion: Proportion) -> str:
     if proportion is None:
         return "given labels"
-    return "one per image" if isinstance(proportion, str) else f"{100 * proportion:g} %"
+    return NAMED[proportion] if isinstance(proportion, str) else f"{100 * proportion:g} %"
 
 
 def row_label(method: str, profile: str) -> str:
@@ -188,6 +195,6 @@ def read_csv(file: Path) -> list[dict[str, Any]]:
         row["seed"] = int(row["seed"])
         for key in (*METRICS, "seconds"):
             row[key] = float(row[key]) if row[key] else None
-        if row["proportion"] != "single":
+        if row["proportion"] not in NAMED:
             row["proportion"] = float(row["proportion"]) if row["proportion"] else None
     return rows

@@ -280,20 +280,14 @@ class Presence(nn.Module):
 
     def _fit_scores(self, images: Images, known_proportion: float | None) -> Fitted:
         """By the ridge scores and names of the images."""
-        slopes = [USUAL_SLOPE]
-        if images.names is not None:
-            slopes.append(USUAL_NAME_SLOPE)
-            # The less the labels say about a category, the more its name does.
-            images = replace(images, names=images.names * (2 - images.ridge.reliability))
+        slopes = [USUAL_SLOPE] if images.names is None else [USUAL_SLOPE, USUAL_NAME_SLOPE]
         theta, shared = self._regress(images, slopes, known_proportion)
         self._set(theta, shared)
         if images.names is not None:
-            more = 2 - images.ridge.reliability
             has_labels = images.ridge.reliability > 0
-            slope = torch.where(has_labels, theta[:, 1].float(), 1.0)
-            self.slope.copy_(slope.clamp(min=_LEAST_SLOPE))
-            self.name_weight.copy_(theta[:, 2].float() * more / slope.clamp(min=_LEAST_SLOPE))
-            images = replace(images, names=images.names / more)
+            slope = torch.where(has_labels, theta[:, 1].float(), 1.0).clamp(min=_LEAST_SLOPE)
+            self.slope.copy_(slope)
+            self.name_weight.copy_(theta[:, 2].float() / slope)
         fitted = Fitted(self, images, shared)
         self._choose_thresholds(fitted)
         return fitted

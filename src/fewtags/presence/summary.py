@@ -29,6 +29,8 @@ def estimate_lines(record: dict[str, Any]) -> list[str]:
     if record.get("missing"):
         value, low, high = record["missing"]
         known, least, most = (100 * number for number in record["known_proportion"])
-        missing = f"about {value:,.0f} tags are missing ({low:,.0f} to {high:,.0f})"
+        missing = (
+            f"about {value:,.0f} {'tag is' if round(value) == 1 else 'tags are'} missing ({low:,.0f} to {high:,.0f})"
+        )
         lines.append(f"{missing}; {known:.0f} % of those that apply are known ({least:.0f} to {most:.0f} %)")
     return [*lines, record["assumption"]]

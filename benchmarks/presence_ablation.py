@@ -1,0 +1,159 @@
+"""What is each rule of `presence` worth? Each one removed by itself, on VOC 2007 and on COCO.
+
+    .venv/bin/python benchmarks/presence_ablation.py [--shared ../shared] [--cache features] [--seeds 0]
+
+The presence of tags is fitted to pooled features with names, as `train` does with `instant`, on 100, 500 and all photos
+with one known tag each, and with 10 and 50 % of the tags known. Measured are mAP and OF1 on the test images, and how
+many of the unknown labels above one half are promised and found to be right. Appends to
+results/presence-ablation/runs.csv, skips what it finds there, and prints the table of README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from result_rows import append_result, read_results
+from selection import Photos, read_coco, read_voc
+from torch import Tensor
+
+from fewtags.data.partial_labels import hide_labels, single_positive
+from fewtags.metrics import evaluate_scores
+from fewtags.models.backbones import create_backbone
+from fewtags.models.closed_form import NAME_SHARPNESS
+from fewtags.presence import answers, model, observation, regression, ridge, thresholds
+from fewtags.presence.model import Presence
+from fewtags.presence.ridge import ImageSums, unit_length
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results/presence-ablation/runs.csv"
+SIZES = (100, 500, 0)  # photos; 0: all
+KNOWN = ("single", 0.1, 0.5)
+KEYS = ("rule", "data", "photos", "known", "seed")
+FIELDS = (*KEYS, "map", "of1", "suggested", "promised", "right")
+
+Change = tuple[ModuleType, str, Any]
+NO_BEND = 0.0
+RULES: dict[str, tuple[Change, ...]] = {
+    "everything": (),
+    "OWN_VARIANCE: one penalty factor for all tags": ((ridge, "OWN_VARIANCE", 1e-6),),
+    "BEND: straight log-odds": ((observation, "BEND", NO_BEND), (model, "BEND", NO_BEND)),
+    "NAME_IMAGES: spread of names as seen": ((model, "NAME_IMAGES", 0.0),),
+    "OWN_SLOPE: one slope for all tags": ((regression, "OWN_SLOPE", 1e-3), (regression, "OWN_NAME_SLOPE", 1e-3)),
+    "SLOPE_SPREAD: slopes as the labels have them": (
+        (regression, "SLOPE_SPREAD", 10.0), (regression, "OWN_SLOPE", 4.0),
+    ),
+    "HABIT_SPREADS: one habit for all tags": ((regression, "HABIT_SPREADS", (0.1,)),),
+    "CLARITIES: how clearly a tag is seen does not matter": ((regression, "CLARITIES", (0.0,)),),
+    "HABIT_SPREAD: no idea of how many tags apply": ((regression, "HABIT_SPREAD", 10.0),),
+    "CREDENCE: likelihoods count fully": ((regression, "CREDENCE", 1.0),),
+    "USUAL_SLOPE: of answers, without any": ((answers, "USUAL_SLOPE", 0.0),),
+    "USUAL_DOUBT: habits as they seem": ((answers, "USUAL_DOUBT", 0.0),),
+    "LOWEST_THRESHOLD, HIGHEST_THRESHOLD: any threshold": (
+        (thresholds, "LOWEST_THRESHOLD", 0.0), (thresholds, "HIGHEST_THRESHOLD", 1.0),
+    ),
+}  # fmt: skip
+
+
+def fitted(photos: Photos, rows: np.ndarray, known: Tensor) -> tuple[Presence, Tensor]:
+    """The model, and P(present | unknown) of its own images."""
+    features = photos.features["train"][torch.from_numpy(rows)]
+    names = photos.names.scores(unit_length(features) * (NAME_SHARPNESS * features.norm(dim=1).mean()))
+    presence = Presence(known.shape[1], features.shape[1])
+    fit = presence.fit(ImageSums.of(features, known), features, known, names=names, named=photos.names.known)
+    return presence, presence.answers.if_unknown(fit.left_out()).sigmoid()
+
+
+def measured(photos: Photos, size: int, known: str | float, seed: int) -> dict[str, float | str]:
+    number = len(photos.truth["train"])
+    rows = np.random.default_rng(seed).permutation(number)[:size] if size else np.arange(number)
+    truth = photos.truth["train"][rows]
+    labels = single_positive(truth, seed) if known == "single" else hide_labels(truth, float(known), seed)
+    presence, hidden = fitted(photos, rows, torch.from_numpy(labels))
+    test, sharpness = photos.features["test"], NAME_SHARPNESS * photos.features["train"][rows].norm(dim=1).mean()
+    chance = presence.log_odds(test, photos.names.scores(unit_length(test) * sharpness)).sigmoid().numpy()
+    scores = evaluate_scores(chance, photos.truth["test"], threshold=presence.thresholds.numpy())
+    likely = (labels == 0) & (hidden.numpy() > 0.5)
+    return {
+        "map": round(100 * scores.map, 2),
+        "of1": round(100 * scores.of1, 2),
+        "suggested": int(likely.sum()),
+        "promised": round(100 * float(hidden.numpy()[likely].mean()), 1) if likely.any() else "",
+        "right": round(100 * float(truth[likely].mean()), 1) if likely.any() else "",
+    }
+
+
+def measure(sets: dict[str, Photos], seeds: list[int]) -> None:
+    done = {tuple(row[key] for key in KEYS) for row in read_results(RESULTS)}
+    for seed, size, data, known, rule in product(seeds, SIZES, sets, KNOWN, RULES):
+        key = (rule, data, str(size or "all"), str(known), str(seed))
+        if key in done:
+            continue
+        with ExitStack() as changed:
+            for where, name, value in RULES[rule]:
+                changed.enter_context(mock.patch.object(where, name, value))
+            if rule.startswith("BEND"):  # also the default of a parameter
+                changed.enter_context(mock.patch.object(observation.bent, "__defaults__", (NO_BEND,)))
+            row = measured(sets[data], size, known, seed)
+        append_result(RESULTS, FIELDS, {**dict(zip(KEYS, key, strict=True)), **row})
+
+
+def gaps(rows: list[dict[str, str]]) -> Iterator[float]:
+    return (abs(float(row["promised"]) - float(row["right"])) for row in rows if row["promised"])
+
+
+def table(rows: list[dict[str, str]]) -> str:
+    """What a rule is worth: mAP and OF1 lost, and points of promised precision by which it is further off, without."""
+    lines = [
+        "| without | " + " | ".join(f"{data}: mAP, OF1, promise" for data in ("VOC 2007", "COCO")) + " |",
+        "|---" * 3 + "|",
+    ]
+    for rule in RULES:
+        cells = []
+        for data in ("voc2007", "coco"):
+            mine, full = ([r for r in rows if r["data"] == data and r["rule"] == name] for name in (rule, "everything"))
+            if not mine or len(mine) != len(full):
+                cells.append("not measured")
+                continue
+
+            def mean(name: str, of: list[dict[str, str]]) -> float:
+                return statistics.mean(float(row[name]) for row in of)
+
+            apart = [statistics.mean(gaps(of)) for of in (mine, full)]
+            if rule == "everything":
+                cells.append(f"{mean('map', mine):.1f}, {mean('of1', mine):.1f}, off by {apart[0]:.1f}")
+            else:
+                changes = [mean(name, mine) - mean(name, full) for name in ("map", "of1")]
+                cells.append(f"{changes[0]:+.2f}, {changes[1]:+.1f}, {apart[0] - apart[1]:+.1f}")
+        lines.append(f"| {rule} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
+    parser.add_argument("--cache", default="feature-cache")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--tables", action="store_true", help="only print the table of what was measured")
+    options = parser.parse_args()
+    if not options.tables:
+        weights = options.shared / "weights/tf_efficientnet_lite0_fp16.safetensors"
+        backbone = create_backbone("tf_efficientnet_lite0", pretrained=False, weights=weights, keep_classifier=True)
+        coco = read_coco(options.shared, backbone.eval())
+        sets = {"voc2007": read_voc(options.shared, options.cache, backbone), "coco": coco}
+        measure(sets, [int(seed) for seed in options.seeds.split(",")])
+    print(table(read_results(RESULTS)))
+
+
+if __name__ == "__main__":
+    main()
