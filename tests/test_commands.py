@@ -56,7 +56,7 @@ def test_quiet_leaves_only_the_result(cli: Cli, patches, tags_file, tmp_path):
     assert answer.err == ""
     estimated, missing, assumption, folder = answer.out.splitlines()  # no second number with the name of the first
     assert estimated.startswith("estimated: mAP")
-    assert "tags are missing" in missing
+    assert "missing (" in missing
     assert "Not audited" in assumption
     assert folder == str(tmp_path / "run")
 

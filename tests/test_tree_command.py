@@ -125,7 +125,7 @@ def test_no_child_is_more_probable_than_its_parents(cli: Cli, patches, tmp_path)
     run, out = tmp_path / "run", tmp_path / "out.csv"
     train(cli, patches.root, run, "--tags", str(csv_tree(patches, tmp_path)))
     assert json.loads((run / "model" / "labels.json").read_text())["tree"]["implied"]["red"] == ["colour", "warm"]
-    assert cli("predict", run, patches.root, "--all-scores", "--out", out, "-q").code == 0
+    assert cli("predict", run, patches.root, "--as-new", "--all-scores", "--out", out, "-q").code == 0
     found = rows(out)
     for row in found:
         tags = row["tags"].split(";")
@@ -145,7 +145,7 @@ def test_no_child_is_more_probable_than_its_parents(cli: Cli, patches, tmp_path)
 def test_at_least_the_parent_if_the_child_is_unsure(cli: Cli, patches, tmp_path):
     run, out = tmp_path / "run", tmp_path / "out.csv"
     train(cli, patches.root, run, "--tags", str(csv_tree(patches, tmp_path)))
-    assert cli("predict", run, patches.root, "--all-scores", "--out", out, "-q").code == 0
+    assert cli("predict", run, patches.root, "--as-new", "--all-scores", "--out", out, "-q").code == 0
 
     def gap(row: dict[str, str]) -> float:
         return float(row["cold"]) - max(float(row["green"]), float(row["blue"]))
@@ -153,7 +153,7 @@ def test_at_least_the_parent_if_the_child_is_unsure(cli: Cli, patches, tmp_path)
     row = max(rows(out), key=gap)
     assert gap(row) > 0.02
     threshold = float(row["cold"]) - gap(row) / 2
-    answer = cli("predict", run, row["image"], "--threshold", f"{threshold:.4f}", "-q")
+    answer = cli("predict", run, row["image"], "--as-new", "--threshold", f"{threshold:.4f}", "-q")
     tags = next(csv.DictReader(answer.out.splitlines()))["tags"].split(";")
     assert {"colour", "cold"} <= set(tags)
     assert not {"green", "blue"} & set(tags)

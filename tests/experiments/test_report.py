@@ -247,7 +247,8 @@ def partial(patches, tmp_path) -> Path:
     labels = np.where(patches.labels == -1, 0, patches.labels).astype(np.int8)
     labels[::3] = 0  # so that tags are missing
     replace(patches, labels=labels).save(tmp_path / "patches.jsonl")
-    config = TinyConfig.make("method=instant", f"data.source={tmp_path / 'patches.jsonl'}", "data.known=null")
+    made = f"data.source={tmp_path / 'patches.jsonl'}"
+    config = TinyConfig.make("method=instant", made, "data.known=null", "head.known_proportion=0.5")
     train(config, tmp_path / "run", quiet=True)
     result = json.loads((tmp_path / "run/result.json").read_text())
     result["estimates"] = {

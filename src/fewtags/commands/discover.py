@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from fewtags.data.image_files import find_images
 from fewtags.discovery import UNDECIDED, Discovery, LabelTable, OpenRun, open_run
 from fewtags.engine.model_outputs import model_outputs
 from fewtags.engine.record import load_run_config
+from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT
 from fewtags.presence.summary import estimate_lines
@@ -71,6 +72,8 @@ def discover(
     if data is None:
         with working("Searching", quiet=quiet):
             found = opened.discover(decided=decided, **choice)
+        with suppress(OSError):  # a read-only disk
+            (RunFolder(run).outputs / "searched").mkdir(parents=True, exist_ok=True)  # for the report
         return Found(run, opened, opened.annotations, found, opened.truth, limit)
     images = other_images(opened.saved.categories, data, tags, format, options)
     with working("Searching", quiet=quiet):

@@ -116,7 +116,7 @@ def with_own_photos(
 ) -> Iterator[Prediction]:
     """For photos that the run was trained on, what `discover` and `review` say of them: a model knows the labels that
     it has learned from too well, so each unknown one is judged without."""
-    own = own_photos(run, images, device)
+    own = own_photos(run, images, list(rows.categories), device)
     if own is None:
         yield from predictions
         return
@@ -134,8 +134,9 @@ def with_own_photos(
         yield prediction
 
 
-def own_photos(run: Path, images: Sequence[Path], device: str) -> OwnPhotos | None:
-    """None if `run` is not a run with known and unknown tags, or none of the images is where its own are."""
+def own_photos(run: Path, images: Sequence[Path], categories: list[str], device: str) -> OwnPhotos | None:
+    """None if `run` is not a run with known and unknown tags of these `categories`, which its labels may have lost
+    since, or none of the images is where its own are."""
     if run.is_file():  # an exported model, which needs no torch
         return None
     from fewtags.engine.run_folder import RunFolder
@@ -158,7 +159,7 @@ def own_photos(run: Path, images: Sequence[Path], device: str) -> OwnPhotos | No
     except UserError:  # the labels are gone
         return None
     labels = own.annotations.labels
-    if not (labels == PRESENT).any() or not (labels == UNKNOWN).any():
+    if not (labels == PRESENT).any() or not (labels == UNKNOWN).any() or own.annotations.categories != categories:
         return None
     _, judge = own.judge(load_model(run), config, device=device, quiet=True)
     return OwnPhotos.of(own, judge, standing_decisions(run))

@@ -52,7 +52,10 @@ class OwnImages:
         self, saved: SavedModel, config: RunConfig, *, device: str = "auto", quiet: bool = False
     ) -> tuple[ModelOutputs, Judge]:
         outputs = model_outputs(saved, self.annotations, config=config, device=device, quiet=quiet)
-        judge = Judge.of(outputs, self.given, saved.classifier.head, groups=self.annotations.groups)
+        share = getattr(config.head, "known_proportion", None)
+        judge = Judge.of(
+            outputs, self.given, saved.classifier.head, known_proportion=share, groups=self.annotations.groups
+        )
         if self.given is not self.annotations.labels and (self.given != self.annotations.labels).any():
             judge = replace(judge, decided=self.annotations.labels)
         judge.decide([], [], [])

@@ -41,8 +41,9 @@ class FoundTags:
 
 
 def can_search(run: RunRecord, data: RunData) -> bool:
-    """Is it quick?"""
-    return len(data.train) <= FEW_IMAGES or any(RunFolder(run.folder).outputs.glob("bursts-*.npy"))
+    """Is it quick? What `discover` or `review` have looked at before, the store has."""
+    outputs = RunFolder(run.folder).outputs
+    return len(data.train) <= FEW_IMAGES or (outputs.is_dir() and any(outputs.iterdir()))
 
 
 def found_tags(run: RunRecord, data: RunData) -> FoundTags | None:

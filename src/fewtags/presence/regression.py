@@ -40,7 +40,7 @@ SHARED_BY = 64  # categories: enough to tell what all share
 SINGLE_RANKS, GROWTH = 16, 1.25
 OF_A_BIN = 3  # labels that stand for the others of their bin
 MOST_POSITIVES = 100  # of a category; more stand for the rest
-_STEPS, _CLOSE = 40, 1e-3
+_STEPS, _CLOSE = 40, 1e-5
 
 
 @dataclass(frozen=True)

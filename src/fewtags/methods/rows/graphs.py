@@ -79,6 +79,7 @@ ROWS = (
                     "method.transfer_others": "absent",
                 },
                 PAPER_NOTE,
+                PAPER_WORD_DIM,
             ),
             "own": Profile(
                 {**PAPER_TRAINING, "method.csl": "sampled", "train.batch_size": 8},
