@@ -26,8 +26,8 @@ from torch import Tensor
 
 from fewtags.errors import DataError
 
-# Weights have a variance of s v^TILT along an eigenvector of value v: a little more where images differ more; 0 is plain
-# ridge regression. Without names it is worth 0.2 to 0.8 mAP on VOC 2007 (results/presence-ablation).
+# Weights have a variance of s v^TILT along an eigenvector of value v: a little more where images differ more; 0 is
+# plain ridge regression. Without names it is worth 0.2 to 0.8 mAP on VOC 2007 (results/presence-ablation).
 TILT = 0.25
 OWN_VARIANCE = 0.5  # standard deviation of a category's log s_c about the one that all share: a factor of 1.6
 _SHARED_BY = 256  # categories, evenly spaced: enough to tell what all share
