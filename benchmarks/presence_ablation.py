@@ -45,6 +45,7 @@ Change = tuple[ModuleType, str, Any]
 NO_BEND = 0.0
 RULES: dict[str, tuple[Change, ...]] = {
     "everything": (),
+    "TILT: plain ridge regression": ((ridge, "TILT", 0.0),),
     "OWN_VARIANCE: one penalty factor for all tags": ((ridge, "OWN_VARIANCE", 1e-6),),
     "BEND: straight log-odds": ((observation, "BEND", NO_BEND), (model, "BEND", NO_BEND)),
     "NAME_IMAGES: spread of names as seen": ((model, "NAME_IMAGES", 0.0),),

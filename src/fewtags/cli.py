@@ -226,6 +226,12 @@ def train(
         Path | None,
         typer.Option("--data", help="With --resume, --reviewed: where the run's images are now, if they were moved."),
     ] = None,
+    known_proportion: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, max=1, help="Share of the tags that apply that are known, if you know it; else it is estimated."
+        ),
+    ] = None,
     loggers: LoggerOptions,
     print_config: Annotated[bool, typer.Option("--print-config", help="Print the resolved settings and stop.")] = False,
     machines: ClusterOptions,
@@ -243,6 +249,7 @@ def train(
 
     how: Any = {"quiet": quiet, "loggers": loggers.names}
     shortcuts = reader.settings() | chosen.settings()
+    shortcuts |= {} if known_proportion is None else {"head.known_proportion": known_proportion}
     if resume is not None:
         given = {name for name, value in shortcuts.items() if value not in (None, {})}
         if data or settings or out or given - {"train.epochs"}:

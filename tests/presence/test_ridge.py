@@ -10,7 +10,7 @@ from left_out_slowly import refitted, score, score_without
 
 from fewtags.errors import DataError
 from fewtags.labels import PRESENT
-from fewtags.presence.ridge import Basis, ImageSums, Ridge, unit_length, weight_variances
+from fewtags.presence.ridge import TILT, Basis, ImageSums, Ridge, unit_length, weight_variances
 from made_features import some_images
 
 
@@ -150,7 +150,8 @@ def test_the_variance_of_weights_is_found():
     generator = torch.Generator().manual_seed(0)
     values, number = torch.linspace(0.2, 3, 60), torch.full((80,), 20.0)
     for log_s in (-4.0, -1.0):
-        weights = torch.tensor(log_s / 2).exp() * torch.randn(80, 60, generator=generator)
+        spread = (torch.tensor(log_s).exp() * values**TILT).sqrt()
+        weights = spread * torch.randn(80, 60, generator=generator)
         noise = (values / 20).sqrt() * torch.randn(80, 60, generator=generator)
         found = weight_variances(values * weights + noise, number, values, number > 0).log()
         assert float(found.mean()) == pytest.approx(log_s, abs=0.5)

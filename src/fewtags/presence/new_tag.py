@@ -25,9 +25,8 @@ from torch import Tensor
 
 from fewtags.presence.estimates import Interval
 from fewtags.presence.observation import bent
-from fewtags.presence.ridge import Basis, ImageSums
+from fewtags.presence.ridge import TILT, Basis, ImageSums
 
-TILT = 0.25  # a priori scores vary as v^TILT along an eigenvector of value v: more where images differ more
 SPREAD = 8.0  # prior variance of an image's score, in squared log-odds; 4 to 20 rank alike
 BIAS, BIAS_SPREAD = -3.0, 3.0
 BACKGROUND = 300  # images that stand for the archive,

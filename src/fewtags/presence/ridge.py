@@ -5,8 +5,8 @@ enters) and m_c the mean of the k_c known positives, the score is x' w_c, w_c = 
 regression on "known", up to scale.
 
 The penalty P_c is the category's own, by empirical Bayes: m_c = S w_c + noise, the noise of a mean over k_c images has
-variance S/k_c, and w_c is drawn from a normal distribution whose variance s_c is
-chosen by its likelihood. So P_c = 1 / (s_c k_c): it falls as positives come in, and nothing is tuned.
+variance S/k_c, and w_c is drawn from a normal distribution whose variance s_c v^0.25 along an eigenvector of value v is
+chosen by its likelihood. So P_c = v^-0.25 / (s_c k_c): it falls as positives come in, and nothing is tuned.
 
     sums = ImageSums.of(features, labels)             # batch by batch with `add`; sums of splits add up
     ridge = Ridge.of(sums)
@@ -26,6 +26,9 @@ from torch import Tensor
 
 from fewtags.errors import DataError
 
+# Weights have a variance of s v^TILT along an eigenvector of value v: a little more where images differ more; 0 is
+# plain ridge regression. Without names it is worth 0.2 to 0.8 mAP on VOC 2007 (results/presence-ablation).
+TILT = 0.25
 OWN_VARIANCE = 0.5  # standard deviation of a category's log s_c about the one that all share: a factor of 1.6
 _SHARED_BY = 256  # categories, evenly spaced: enough to tell what all share
 _LOG_VARIANCES = torch.arange(-16.0, 2.5, 0.5)  # of the shared s; the features' own variance is 1
@@ -146,7 +149,7 @@ class Ridge:
         number = (sums.weight.square() / sums.weight_squared.clamp(min=1e-12)).clamp(min=1e-12).float()
         means = basis.means(sums)
         variance = weight_variances(means, number, basis.values, used)
-        gain = 1 / (basis.values + 1 / (variance * number)[:, None])
+        gain = 1 / (basis.values + basis.values.clamp(min=1e-6).pow(-TILT) / (variance * number)[:, None])
         gain = torch.where(used[:, None], gain, 0.0)
         directions = means * gain
         spread = directions.square() @ basis.values
@@ -264,7 +267,7 @@ def weight_variances(means: Tensor, number: Tensor, values: Tensor, used: Tensor
 
     def likelihood(log_s: Tensor, which: Tensor) -> Tensor:
         """[C'] of one log s each."""
-        variance = log_s.exp()[:, None] * v.square() + v / number[which][:, None]
+        variance = log_s.exp()[:, None] * v ** (2 + TILT) + v / number[which][:, None]
         return -0.5 * (squares[which] / variance + variance.log()).sum(1)
 
     few = some[:: math.ceil(len(some) / _SHARED_BY)]
