@@ -273,7 +273,7 @@ def test_a_whole_screen(page, server):
 def test_accept_all_above_shows_a_sample_first_and_is_one_undo_step(page, server):
     page.locator("#bulk").click()
     dialog = page.locator("dialog")
-    dialog.locator("input").fill("0.6")
+    dialog.locator("input").fill("0.5")
     expect(dialog.locator("p").nth(1)).to_contain_text("would be wrong")
     expect(dialog.locator(".sample img").first).to_be_visible()
     accept = dialog.locator("button.yes")
