@@ -10,7 +10,6 @@ results/presence-ablation/runs.csv, skips what it finds there, and prints the ta
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,12 +22,12 @@ from unittest import mock
 import numpy as np
 import torch
 from result_rows import append_result, read_results
-from selection import Photos, read_coco, read_voc
+from selection import Photos, read_sets
+from shared_data import shared_parser
 from torch import Tensor
 
 from fewtags.data.partial_labels import hide_labels, single_positive
 from fewtags.metrics import evaluate_scores
-from fewtags.models.backbones import create_backbone
 from fewtags.models.closed_form import NAME_SHARPNESS
 from fewtags.presence import answers, model, observation, regression, ridge, thresholds
 from fewtags.presence.model import Presence
@@ -141,18 +140,11 @@ def table(rows: list[dict[str, str]]) -> str:
 
 @torch.no_grad()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
-    parser.add_argument("--cache", default="feature-cache")
-    parser.add_argument("--seeds", default="0")
+    parser = shared_parser(__doc__, seeds="0")
     parser.add_argument("--tables", action="store_true", help="only print the table of what was measured")
     options = parser.parse_args()
     if not options.tables:
-        weights = options.shared / "weights/tf_efficientnet_lite0_fp16.safetensors"
-        backbone = create_backbone("tf_efficientnet_lite0", pretrained=False, weights=weights, keep_classifier=True)
-        coco = read_coco(options.shared, backbone.eval())
-        sets = {"voc2007": read_voc(options.shared, options.cache, backbone), "coco": coco}
-        measure(sets, [int(seed) for seed in options.seeds.split(",")])
+        measure(read_sets(options.shared, options.cache), [int(seed) for seed in options.seeds.split(",")])
     print(table(read_results(RESULTS)))
 
 

@@ -10,7 +10,6 @@ what it finds there, and prints a table.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from dataclasses import dataclass
 from itertools import product
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from coco_features import read_features
 from result_rows import append_result, read_results
+from shared_data import shared_backbone, shared_parser
 from torch import Tensor
 
 from fewtags.data.annotations import Annotations
@@ -30,7 +30,7 @@ from fewtags.data.preprocess import InputConfig
 from fewtags.engine.features import FeatureMaker, cached_batches
 from fewtags.labels import PRESENT
 from fewtags.metrics import mean_average_precision
-from fewtags.models.backbones import Backbone, create_backbone
+from fewtags.models.backbones import Backbone
 from fewtags.models.closed_form import NAME_SHARPNESS
 from fewtags.models.names import NameScorer, find_names
 from fewtags.presence.audit import WAVE, Answered, Candidates, by_design, by_model, choose
@@ -86,6 +86,12 @@ def read_coco(shared: Path, backbone: Backbone) -> Photos:
     assert names is not None
     truth = {split: annotations.labels[annotations.splits == split] == PRESENT for split in maps}
     return Photos({split: each[0, :, :, 0, 0] for split, each in maps.items()}, truth, names, None)
+
+
+def read_sets(shared: Path, cache: str) -> dict[str, Photos]:
+    backbone = shared_backbone(shared)
+    coco = read_coco(shared, backbone)  # before reading VOC freezes the backbone
+    return {"voc2007": read_voc(shared, cache, backbone), "coco": coco}
 
 
 class Case:
@@ -214,18 +220,11 @@ def table(rows: list[dict[str, str]]) -> str:
 
 @torch.no_grad()
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
-    parser.add_argument("--cache", default="feature-cache")
-    parser.add_argument("--seeds", default="0,1,2")
+    parser = shared_parser(__doc__, seeds="0,1,2")
     parser.add_argument("--tables", action="store_true", help="only print the table of what was measured")
     options = parser.parse_args()
     if not options.tables:
-        weights = options.shared / "weights/tf_efficientnet_lite0_fp16.safetensors"
-        backbone = create_backbone("tf_efficientnet_lite0", pretrained=False, weights=weights, keep_classifier=True)
-        coco = read_coco(options.shared, backbone.eval())
-        sets = {"voc2007": read_voc(options.shared, options.cache, backbone), "coco": coco}
-        measure(sets, [int(seed) for seed in options.seeds.split(",")])
+        measure(read_sets(options.shared, options.cache), [int(seed) for seed in options.seeds.split(",")])
     print(table(read_results(RESULTS)))
 
 

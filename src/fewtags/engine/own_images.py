@@ -63,11 +63,15 @@ class OwnImages:
 
     def take(self, judge: Judge, decisions: Decisions) -> Correction:
         """Let the judge learn from decisions; those about other images or categories are ignored."""
-        rows = {image: row for row, image in enumerate(self.annotations.images)}
-        columns = {name: column for column, name in enumerate(self.annotations.categories)}
-        known = [(rows[i], columns[t], label) for (i, t), label in decisions.items() if i in rows and t in columns]
+        known = self.located(decisions)
         at, column, label = zip(*known, strict=True) if known else ((), (), ())
         return judge.decide(at, column, label)
+
+    def located(self, decisions: Decisions) -> list[tuple[int, int, int]]:
+        """Row, column and label of the decisions about these images and categories."""
+        rows = {image: row for row, image in enumerate(self.annotations.images)}
+        columns = {name: column for column, name in enumerate(self.annotations.categories)}
+        return [(rows[i], columns[t], label) for (i, t), label in decisions.items() if i in rows and t in columns]
 
 
 @dataclass(frozen=True)
@@ -82,11 +86,9 @@ class OwnPhotos:
     def of(cls, own: OwnImages, judge: Judge, decisions: Decisions) -> OwnPhotos:
         own.take(judge, decisions)
         labels = own.annotations.labels.copy()
-        rows = {image: row for row, image in enumerate(own.annotations.images)}
-        columns = {name: column for column, name in enumerate(own.annotations.categories)}
-        for (image, tag), label in decisions.items():
-            if image in rows and tag in columns and label:
-                labels[rows[image], columns[tag]] = label
+        for row, column, label in own.located(decisions):
+            if label != UNKNOWN:
+                labels[row, column] = label
         paths = {str(own.annotations.path(row).resolve()): row for row in range(len(own.annotations))}
         return cls(judge, labels, paths)
 
