@@ -14,8 +14,10 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 pytest.importorskip("playwright", reason="playwright is not installed (extra: browser)")
 
-from made_server import ProcessServer, ThreadServer
+from made_server import ProcessServer, Served, ThreadServer
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+
+expect.set_options(timeout=30_000)  # a machine may be slow, and other tests run beside these
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -113,6 +115,13 @@ def wait_until(page: Page, expression: str, seconds: float = 30) -> None:
 def wait_saved(page: Page) -> None:
     expect(page.locator("#saved")).to_contain_text("aved")
     expect(page.locator("#saved")).not_to_contain_text("Saving")
+
+
+def wait_stored(server: Served, number: int, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while len(server.store.labels()) < number and time.monotonic() < end:
+        time.sleep(0.05)
+    assert len(server.store.labels()) == number
 
 
 # --- opening ---
@@ -610,6 +619,8 @@ def test_an_audit_of_50_questions_by_keyboard_killed_in_the_middle_and_continued
     expect(page.locator(".audit-progress")).to_have_text("20 of 50")
     press(page, "u")
     expect(page.locator(".audit-estimate")).to_contain_text("15 audited labels")
+    expect(page.locator(".audit-progress")).to_have_text("21 of 50")
+    wait_stored(server, 20)  # the page goes on before the server has answered
     question = page.locator(".audit-tag").inner_text(), page.locator(".big-picture").get_attribute("data-image")
     server.stop()
 
