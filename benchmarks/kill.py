@@ -309,7 +309,8 @@ def rows_there(root: Path, writer: int) -> int:
     shelf = shelf_of(root)
     places = shelf.find(row_keys(writer, 0, len(shelf) + 1))
     number = int((places >= 0).sum())
-    if not (places[:number] >= 0).all() or not torch.equal(shelf.read(places[:number]), stored_rows(writer, 0, number)):
+    found = shelf.read(places[:number]) if number and (places[:number] >= 0).all() else None
+    if number and (found is None or not torch.equal(found, stored_rows(writer, 0, number))):
         raise ValueError(f"rows of writer {writer} are missing or wrong")
     return number
 
@@ -327,7 +328,7 @@ def kill_store(root: Path, kills: Kills) -> None:
     for kill in range(50):
         writers = (0, 1) if kill % 4 == 0 else (kill % 2,)
         children = [Child(partial(write_rows, root, writer, kept[writer])) for writer in writers]
-        seconds = kills.after(0.15)
+        seconds = kills.after(0.4)
         for child in children:
             child.ended_within(seconds)
         try:
