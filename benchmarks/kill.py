@@ -548,14 +548,14 @@ def rounds(work: str, data: Annotations, root: Path, kills: Kills) -> Iterator[N
         _, took = timed(lambda: started(*words).wait(600))
         wanted = bench_content(root / "bench")
         for name in ("bench", "cache"):
-            shutil.rmtree(root / name)
+            shutil.rmtree(root / name, ignore_errors=True)
         while True:
             yield kill_bench(root, wanted, took, kills)
     elif work == "torchrun":
         _, took = timed(lambda: started(*torchrun(data, root)).wait(600))
         wanted = content(root / "by-two")
         for name in ("by-two", "cache"):
-            shutil.rmtree(root / name)
+            shutil.rmtree(root / name, ignore_errors=True)
         while True:
             yield kill_torchrun(data, root, wanted, took, kills)
     else:
