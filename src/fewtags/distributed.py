@@ -5,6 +5,7 @@ A method's state is replicated: reduce with these functions before writing it, s
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -62,8 +63,12 @@ def reports_lost_process() -> Iterator[None]:
 
 
 def finish() -> None:
+    """Leave the group. Its threads end with its last reference, which `wrap` makes part of a cycle; a thread that
+    outlives it may abort the process while Python shuts down ("terminate called without an active exception")."""
     if dist.is_available() and dist.is_initialized():
+        gc.collect()
         dist.destroy_process_group()
+        gc.collect()
 
 
 def rank() -> int:

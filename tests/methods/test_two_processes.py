@@ -44,7 +44,7 @@ def one_rank(rank: int, folder: str) -> None:
     share = slice(0, 2) if rank == 0 else slice(2, 5)
     found = learn(model, distributed.wrap(model), share, gather=True)
     torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    distributed.finish()
 
 
 def test_two_processes_learn_as_one(tmp_path: Path):
