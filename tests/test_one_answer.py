@@ -94,7 +94,7 @@ def test_predict_keeps_what_is_known_of_the_runs_own_photos(cli: Cli, run: Path,
 
 def test_decisions_are_taken_back_without_a_trace(run: Path):
     images = own(run)
-    _, judge = images.judge(load_model(run), load_run_config(run), quiet=True)
+    _, judge = images.judge(lambda: load_model(run), load_run_config(run), quiet=True)
     before = judge.hidden()
     tag = images.annotations.categories[0]
     rows = np.flatnonzero(images.given[:, 0] == UNKNOWN)[:6]

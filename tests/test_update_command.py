@@ -215,13 +215,23 @@ def test_without_changes_it_ends_before_torch_is_imported(archive):
     assert ran.stdout.endswith("False\n"), ran.stdout + ran.stderr
 
 
+def seconds_of(work) -> float:
+    """Of the processor, the best of three."""
+    took = []
+    for _ in range(3):
+        started = time.process_time()
+        work()
+        took.append(time.process_time() - started)
+    return min(took)
+
+
 def test_a_look_at_many_photos_is_quick(tmp_path):
     for number in range(5000):
         (tmp_path / f"{number}.jpg").touch()
-    started = time.process_time()
+    plainly = seconds_of(lambda: [os.stat(tmp_path / f"{number}.jpg") for number in range(5000)])
     snapshot = look([tmp_path])
+    assert seconds_of(lambda: look([tmp_path])) < 10 * plainly  # 2.5 s for 100,000 on a slow core
     assert look([tmp_path]) == snapshot
-    assert time.process_time() - started < 1  # 2.5 s for 100,000 on a slow core
     snapshot.save(tmp_path / "seen.npz", {"photos": ["a", "b"]})
     assert Snapshot.load(tmp_path / "seen.npz") == (snapshot, {"photos": ["a", "b"]})
 

@@ -56,7 +56,7 @@ def test_a_broken_image_costs_nothing_but_itself():
 
 def test_reading_and_computing_go_on_together():
     """Two threads meet in the network: each computes on its own."""
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=60)
 
     def meet(images: Tensor) -> Tensor:
         both.wait()

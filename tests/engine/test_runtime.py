@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -38,14 +38,17 @@ def test_every_runtime_gives_the_maps_of_torch(name, number, backbone):
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], wrong: tuple[str, ...] = ()) -> None:
-    """Runtimes that take so long for a batch; those that are not named are not installed."""
+    """Runtimes that take so long for a batch, on a clock of their own; those that are not named are not installed."""
+    clock = SimpleNamespace(now=0.0)
+    clock.perf_counter = lambda: clock.now
+    monkeypatch.setattr(runtime, "time", clock)
 
     def build(name: str, backbone: Backbone, size: int) -> Runtime:
         if name not in seconds:
             raise MissingExtra(name, "extra")
 
         def run(images: Tensor) -> Tensor:
-            time.sleep(seconds[name])
+            clock.now += seconds[name]
             return torch.full((len(images), 4, 2, 2), 2.0 if name in wrong else 1.0)
 
         return Runtime(name, run)

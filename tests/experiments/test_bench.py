@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -166,7 +167,7 @@ def test_a_scheduler_that_ends_a_bench_lets_it_save(grid, tmp_path):
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     wait_for(lambda: (run / "checkpoints/last.pt").is_file() or process.poll() is not None)
     process.terminate()
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == Interrupted.exit_code
     assert "run the same command to resume" in said
     assert "everything is saved" in (run / "log.txt").read_text()
@@ -178,19 +179,28 @@ def test_a_killed_bench_goes_on_where_it_was(grid, tmp_path):
     file, folder = grid({"an": None}, [0.5], epochs=15, evaluate_every=15), tmp_path / "bench"
     run = folder / "patches/an/known-50/seed-0"
     command = [sys.executable, "-m", "fewtags", "bench", str(file), "--out", str(folder)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
-    try:
-        wait_for(lambda: (run / "checkpoints/last.pt").is_file() or process.poll() is not None)
-    finally:
-        process.kill()
-        process.wait()
-    wait_for(lambda: not session(process.pid))
+    for _ in range(10):  # on a busy machine it may end before it is killed
+        shutil.rmtree(folder, ignore_errors=True)
+        start_and_kill(command, once=run / "checkpoints/last.pt")
+        if not (run / "result.json").exists():
+            break
     assert not (run / "result.json").exists()
 
     assert not Bench(read_grid(file), folder, quiet=True).run()
     assert "Resuming at epoch" in (run / "log.txt").read_text()
     epochs = [row["epoch"] for row in read_rows(run / "metrics.jsonl") if row["kind"] == "train"]
     assert epochs == list(range(1, 16))
+
+
+def start_and_kill(command: list[str], once: Path) -> None:
+    """Once that file is there; until all of its processes are gone."""
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        wait_for(lambda: once.is_file() or process.poll() is not None)
+    finally:
+        process.kill()
+        process.wait()
+    wait_for(lambda: not session(process.pid))
 
 
 def session(leader: int) -> list[int]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import timm
+import torch
 from hub_stand_in import HubStandIn
 from huggingface_hub import ModelCard
+from safetensors.torch import save_file
 
 from fewtags import Tagger
 from fewtags.engine.onnx_tagger import ExportedTagger
@@ -21,6 +26,8 @@ PICTURES = sorted((GOLDEN / "pictures").glob("*.jpg"))
 def hub(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    at_once = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})
+    monkeypatch.setattr("huggingface_hub.file_download.time", at_once)  # it waits a second before each of five tries
     with HubStandIn() as made:
         yield made
 
@@ -82,26 +89,59 @@ def test_a_hub_that_does_not_answer(tmp_path):
         Tagger.from_hub("me/x", endpoint="http://127.0.0.1:9", cache_dir=tmp_path, token=False)
 
 
-@pytest.mark.parametrize("name", ["config.json", "labels.json", "model.safetensors"])
-@pytest.mark.parametrize("share", [0.0, 0.5])
-def test_a_download_that_breaks_off_is_said_and_done_again(hub, tmp_path, name, share, monkeypatch):
-    Tagger.load(GOLDEN / "format-2").push_to_hub("me/photos", token="hf_x", endpoint=hub.address)
+def breaking_off(hub: HubStandIn, repository: str, name: str, share: float):
+    """As `hub.get`, but the connection ends after that share of one file."""
     whole = hub.get
 
-    def broken(request, path):
+    def get(request, path):
         if request.command != "GET" or not path.endswith(f"/{name}"):
             return whole(request, path)
-        content = hub.repositories["me/photos"][name]
+        content = hub.repositories[repository][name]
         request.send_response(200)
         request.send_header("Content-Length", str(len(content)))
         request.end_headers()
         request.wfile.write(content[: int(share * len(content))])
         request.close_connection = True
 
-    monkeypatch.setattr(hub, "get", broken)
+    return get
+
+
+@pytest.mark.parametrize("name", ["config.json", "labels.json", "model.safetensors"])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_download_that_breaks_off_is_said_and_done_again(hub, tmp_path, name, share, monkeypatch):
+    Tagger.load(GOLDEN / "format-2").push_to_hub("me/photos", token="hf_x", endpoint=hub.address, onnx=False)
+    monkeypatch.setattr(hub, "get", breaking_off(hub, "me/photos", name, share))
     with pytest.raises(UserError, match="The connection to the hub broke off at me/photos") as said:
         Tagger.from_hub("me/photos", endpoint=hub.address, cache_dir=tmp_path, token=False)
     assert "\n" not in str(said.value)
     monkeypatch.undo()
     again = Tagger.from_hub("me/photos", endpoint=hub.address, cache_dir=tmp_path, token=False)
     assert again.classes_.tolist() == Tagger.load(GOLDEN / "format-2").classes_.tolist()
+
+
+def test_weights_that_break_off_are_said_leave_no_run_and_are_fetched_again(
+    hub, cli, patches, tags_file, tmp_path, monkeypatch
+):
+    """`train` fetches the backbone's weights from the hub."""
+    torch.manual_seed(0)
+    save_file(timm.create_model("test_resnet", pretrained=False).state_dict(), tmp_path / "w.safetensors")
+    repository = "timm/test_resnet.r160_in1k"
+    hub.repositories[repository] = {"model.safetensors": (tmp_path / "w.safetensors").read_bytes()}
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
+    template = hub.address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    train = ("train", patches.root, "--tags", tags_file, "--backbone", "test_resnet", "input.size=32")
+    train = (*train, "--method", "instant", "--out", tmp_path / "run")
+    with monkeypatch.context() as broken:
+        broken.setattr(hub, "get", breaking_off(hub, repository, "model.safetensors", 0.5))
+        answer = cli(*train, "-q")
+    assert answer.code == 1
+    assert "could not be fetched" in answer.err.splitlines()[-1]
+    assert "with a network, run the same command" in answer.err
+    assert not (tmp_path / "run").exists()
+    assert not list((tmp_path / "hub").rglob("*.safetensors"))  # nothing that could be taken for the weights
+    answer = cli(*train)
+    assert answer.code == 0, answer.err
+    assert "from timm's pretrained weights" in answer.err

@@ -48,7 +48,7 @@ def test_the_address_is_printed_the_page_served_and_ctrl_c_ends_it(run):
     heat = get(f"{origin}/api/images/0/heat?tag=red", token)
     assert Image.open(io.BytesIO(heat)).size == (40, 40)
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=120) == 0
     assert process.stdout.read() == ""
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("playwright", reason="playwright is not installed (extra: de
 
 from made_server import ProcessServer
 from playwright.sync_api import Page, expect
-from test_page import browser, name, open_page, press, server, start_server, tile, wait_saved  # noqa: F401
+from test_page import browser, name, open_page, press, server, start_server, tile, wait_saved, wait_shown  # noqa: F401
 
 TRUTH = np.random.default_rng(0).random((120, 3)) < 0.3  # as `made_data` draws it
 NAME = "<b>Hafen</b> נמל 🗼"
@@ -86,6 +86,7 @@ def test_from_a_search_to_a_tag_and_back(tmp_path, open_page):  # noqa: F811
     mine = page.locator('.tag[aria-current="true"]')
     expect(mine).to_contain_text(NAME)
     assert page.locator(".tag b").count() == 0  # markup in a name is text
+    wait_shown(page, NAME)
 
     answer(page, 30)
     expect(page.locator(".forecast")).to_contain_text("The next 50 answers find about")
@@ -118,7 +119,7 @@ def test_from_a_search_to_a_tag_and_back(tmp_path, open_page):  # noqa: F811
     expect(other.locator(".definition")).to_contain_text("boats at a quay")
     page.bring_to_front()
     page.locator("#tag-list .tag", has_text=NAME).click()
-    expect(page.locator(".definition")).to_contain_text("boats at a quay", timeout=15_000)
+    expect(page.locator(".definition")).to_contain_text("boats at a quay")
 
     served.stop()  # kill -9
     assert len(served.store.labels()) == 32

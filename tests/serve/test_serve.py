@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +43,19 @@ class Brightness:
     def probabilities(self, pixels):
         time.sleep(self.seconds)
         return pixels.mean((2, 3)) / 255
+
+
+class Held(Brightness):
+    """Answers its first batch, which is that of the start, and every other one once it may."""
+
+    def __init__(self):
+        super().__init__()
+        self.started, self.may_go_on = False, threading.Event()
+
+    def probabilities(self, pixels):
+        assert not self.started or self.may_go_on.wait(60)
+        self.started = True
+        return super().probabilities(pixels)
 
 
 def picture(colour, side=20, form="PNG"):
@@ -141,28 +154,38 @@ def running(app):
             yield bound.getsockname()[1]
         finally:
             server.should_exit = True
-            thread.join(20)
+            thread.join()
+
+
+def connected(port):
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=120)
 
 
 def test_a_kept_connection_does_not_wait_for_acknowledgements():
     """They are delayed by 40 ms once a connection is no longer new; every response is two packets."""
+
+    def seconds(connection):
+        started = time.monotonic()
+        connection.request("POST", "/v1/tags", picture("red"))
+        connection.getresponse().read()
+        return time.monotonic() - started
+
     with running(create_app(Brightness())) as port:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        seconds = []
-        for _ in range(60):
-            started = time.monotonic()
-            connection.request("POST", "/v1/tags", picture("red"))
-            connection.getresponse().read()
-            seconds.append(time.monotonic() - started)
-        connection.close()
-    assert min(seconds[40:]) < 0.035
+        kept = connected(port)
+        on_kept = [seconds(kept) for _ in range(60)][40:]
+        kept.close()
+        on_new = []
+        for _ in range(20):
+            with closing(connected(port)) as connection:
+                on_new.append(seconds(connection))
+    assert min(on_kept) < min(on_new) + 0.03  # the computing takes as long as the machine needs for it
 
 
 def test_beyond_the_queue_a_request_is_refused_before_its_upload_is_read():
     app = create_app(Brightness(), Limits(queue=1))
     with running(app) as port:
         app.state.server.waiting = 1
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=120) as client:
             client.sendall(b"POST /v1/tags HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n")  # and no body
             assert status(client) == 429
             app.state.server.waiting = 0
@@ -178,20 +201,23 @@ def status(client):
 
 
 def test_stopping_answers_what_is_under_way_and_takes_nothing_new():
-    answers = []
-    with running(create_app(Brightness(seconds=0.3))) as port:
+    answers, model = [], Held()
+    app = create_app(model)
+    with running(app) as port:
 
         def post():
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-            connection.request("POST", "/v1/tags", picture("red"))
-            answers.append(connection.getresponse().status)
+            with closing(connected(port)) as connection:
+                connection.request("POST", "/v1/tags", picture("red"))
+                answers.append(connection.getresponse().status)
 
         clients = [threading.Thread(target=post) for _ in range(4)]
         for client in clients:
             client.start()
-        time.sleep(0.2)
+        while app.state.server.waiting < 4:
+            time.sleep(0.01)
+        threading.Timer(0.3, model.may_go_on.set).start()  # while it is stopping
     for client in clients:
-        client.join(20)
+        client.join()
     assert answers == [200] * 4
     with pytest.raises(OSError):
         http.client.HTTPConnection("127.0.0.1", port, timeout=2).request("GET", "/healthz")
@@ -264,7 +290,8 @@ def test_two_servers_in_one_process_count_apart(client):
 
 
 def test_beyond_the_queue_clients_get_429_and_all_others_are_answered():
-    with TestClient(create_app(Brightness(seconds=0.2), Limits(queue=4, batch=2))) as client:
+    model = Held()
+    with TestClient(create_app(model, Limits(queue=4, batch=2, seconds=120))) as client:
         statuses = []
 
         def post():
@@ -273,10 +300,12 @@ def test_beyond_the_queue_clients_get_429_and_all_others_are_answered():
         threads = [threading.Thread(target=post) for _ in range(16)]
         for thread in threads:
             thread.start()
+        while len(statuses) < 12:
+            time.sleep(0.01)
+        model.may_go_on.set()
         for thread in threads:
             thread.join()
-    assert set(statuses) == {200, 429}
-    assert statuses.count(200) >= 4
+    assert statuses == [429] * 12 + [200] * 4
 
 
 def test_a_request_that_takes_too_long_is_ended():
@@ -289,7 +318,7 @@ def test_what_waits_together_goes_through_the_model_together():
 
     def model(pixels):
         sizes.append(len(pixels))
-        release.wait(5)
+        release.wait(60)
         return pixels.reshape(len(pixels), -1)[:, :1]
 
     batcher = Batcher(model, max_batch=4, max_queue=10)
@@ -310,7 +339,7 @@ def test_one_image_is_computed_on_all_cores_and_what_comes_meanwhile_on_one_each
     def model(how):
         def run(pixels):
             calls.append((how, len(pixels)))
-            release.wait(5)
+            release.wait(60)
             return pixels.reshape(len(pixels), -1)[:, :1]
 
         return run
@@ -355,7 +384,7 @@ def test_a_failing_batch_fails_its_requests_and_no_other():
 
 def test_the_queue_is_bounded():
     block = threading.Event()
-    batcher = Batcher(lambda pixels: [block.wait(5)] * len(pixels), max_batch=1, max_queue=2)
+    batcher = Batcher(lambda pixels: [block.wait(60)] * len(pixels), max_batch=1, max_queue=2)
     with pytest.raises(QueueFull):
         for _ in range(5):
             batcher.submit(np.zeros(1))
@@ -387,7 +416,7 @@ def post_slowly(app, size: int | None, statuses: list, *, form: bool = False):
     }  # fmt: skip
 
     async def receive():
-        await asyncio.sleep(60)
+        await asyncio.sleep(600)
 
     async def send(message):
         if message["type"] == "http.response.start":
@@ -401,13 +430,16 @@ def post_slowly(app, size: int | None, statuses: list, *, form: bool = False):
 )
 def test_room_is_reserved_before_a_body_is_read(size, form, taken):
     """60 slow bodies of 19 MB took a gigabyte."""
-    limits = Limits(bytes=20_000_000, memory=100_000_000, queue=30)
+    limits = Limits(bytes=20_000_000, memory=100_000_000, queue=30, seconds=600)
     app = create_app(Brightness(), limits)
 
     async def many() -> list[int]:
         statuses: list[int] = []
         tasks = [asyncio.create_task(post_slowly(app, size, statuses, form=form)) for _ in range(60)]
-        await asyncio.sleep(0.5)
+        while len(statuses) < 60 - taken:
+            await asyncio.sleep(0.01)
+        for _ in range(10):  # would another one be refused?
+            await asyncio.sleep(0.01)
         assert app.state.server.held <= limits.memory
         for task in tasks:
             task.cancel()
