@@ -152,7 +152,7 @@ def test_page_retraining_and_relabel_learn_the_same_from_the_same_decisions(
     features = tagger.features([images.annotations.path(row) for row, _, _ in decided])
     others = features[:-1] + features[1:]
     others /= np.linalg.norm(others, axis=1, keepdims=True)
-    _, judge = images.judge(load_model(run), load_run_config(run), quiet=True)
+    _, judge = images.judge(lambda: load_model(run), load_run_config(run), quiet=True)
     images.take(judge, {(images.annotations.images[row], names[column]): label for row, column, label in decided})
     page = judge.elsewhere(torch.from_numpy(others))[1]
     for column in range(len(names)):  # the page learns like the judge, by one decision after the other
