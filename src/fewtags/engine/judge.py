@@ -194,7 +194,7 @@ class Judge:
             return None
         base, answers = torch.from_numpy(self.odds[rows, column]), self.model.answers
         unknown = torch.from_numpy(self.labels[rows, column] == UNKNOWN)
-        odds = torch.where(unknown, answers.if_unknown(base, column), answers.present(base, column))
+        odds = answers.before(base, unknown, column)
         inputs, present = self.model.inputs(self.unit_features(rows)), torch.from_numpy(decided == PRESENT)
         sample = answers.if_unknown(self.odds_of_sample[:, column], column)
         return self.kept.learn(inputs, present, odds, sample, start)
