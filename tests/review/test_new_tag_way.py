@@ -1,4 +1,4 @@
-"""A new tag goes on from the review: `apply`, `train --reviewed`, `compare`, `export`, `predict`; the same in Python."""
+"""A new tag goes on from the review: `apply`, `train --reviewed`, `compare`, `export`, `predict`; and in Python."""
 
 from __future__ import annotations
 
