@@ -55,6 +55,7 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Photos:
+    categories: list[str]
     features: dict[str, Tensor]  # by split, [N, D] pooled
     truth: dict[str, np.ndarray]  # [N, C]
     names: NameScorer
@@ -69,7 +70,7 @@ def read_voc(shared: Path, cache: str, backbone: Backbone) -> Photos:
     parts = {split: annotations.split(split) for split in ("train", "test")}
     features = {split: pooled(part, cache, backbone) for split, part in parts.items()}
     truth = {split: part.labels == PRESENT for split, part in parts.items()}
-    return Photos(features, truth, names, largest_shares(parts["train"]))
+    return Photos(annotations.categories, features, truth, names, largest_shares(parts["train"]))
 
 
 def pooled(part: Annotations, cache: str, backbone: Backbone) -> Tensor:
@@ -85,7 +86,8 @@ def read_coco(shared: Path, backbone: Backbone) -> Photos:
     names = find_names(backbone.class_head, annotations.categories, None)
     assert names is not None
     truth = {split: annotations.labels[annotations.splits == split] == PRESENT for split in maps}
-    return Photos({split: each[0, :, :, 0, 0] for split, each in maps.items()}, truth, names, None)
+    features = {split: each[0, :, :, 0, 0] for split, each in maps.items()}
+    return Photos(annotations.categories, features, truth, names, None)
 
 
 def read_sets(shared: Path, cache: str) -> dict[str, Photos]:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from conftest import Cli
+from conftest import TINY, Cli
 from fewtags.data.annotations import Annotations
 from fewtags.engine.own_images import OwnImages
 from fewtags.engine.record import load_run_config, load_run_data
@@ -17,6 +18,7 @@ from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.models.saved import load_model
 from fewtags.review.opening import open_review
 from fewtags.review.session import Answer
+from fewtags.tagger import Tagger
 
 PER_TAG = 8  # decisions
 
@@ -92,7 +94,7 @@ def test_predict_keeps_what_is_known_of_the_runs_own_photos(cli: Cli, run: Path,
 
 def test_decisions_are_taken_back_without_a_trace(run: Path):
     images = own(run)
-    _, judge = images.judge(load_model(run), load_run_config(run), quiet=True)
+    _, judge = images.judge(lambda: load_model(run), load_run_config(run), quiet=True)
     before = judge.hidden()
     tag = images.annotations.categories[0]
     rows = np.flatnonzero(images.given[:, 0] == UNKNOWN)[:6]
@@ -116,3 +118,53 @@ def test_the_same_estimates_everywhere(cli: Cli, run: Path):
     page = open_review(run, quiet=True).session.estimates()
     assert page.missing.value == pytest.approx(trained["missing"][0], rel=1e-3)
     assert page.known_proportion.value == pytest.approx(trained["known_proportion"][0], rel=1e-3)
+
+
+# --- one learner of decisions ---
+
+
+def decisions_of(session, truth: np.ndarray) -> list[tuple[int, int, int]]:
+    """Row, column and label: some unknown labels of every tag, and a given one that is wrong."""
+    chosen = []
+    for column in range(truth.shape[1]):
+        unknown = np.flatnonzero(session.given[:, column] == UNKNOWN)[:PER_TAG]
+        chosen += [(int(row), column, PRESENT if truth[row, column] else ABSENT) for row in unknown]
+    return [*chosen, (int(np.flatnonzero(session.given[:, 0] == PRESENT)[0]), 0, ABSENT)]
+
+
+def test_page_retraining_and_relabel_learn_the_same_from_the_same_decisions(
+    cli: Cli, patches: Annotations, some_tags: Path, tmp_path: Path
+):
+    """Photos that nobody has seen are ranked alike. `relabel` cannot know that an image was one of the fit, so its
+    log-odds before the decision are not those without the image: that is a difference of a hundredth."""
+    run, again = tmp_path / "run", tmp_path / "again"
+    settings = [setting for setting in TINY if not setting.startswith("method=")]
+    told = ["--tags", some_tags, "--method", "instant", "data.val_share=0", *settings, "--out", run, "-q"]
+    assert cli("train", patches.root, *told).code == 0
+    session = open_review(run, quiet=True).session
+    decided = decisions_of(session, np.random.default_rng(0).random(session.given.shape) < 0.4)
+    names, images = session.annotations.categories, own(run)
+    for row, column, label in decided:
+        session.decide([Answer(row, names[column], label)], queue="missing")
+    session.store.close()
+
+    tagger = Tagger.load(run)
+    features = tagger.features([images.annotations.path(row) for row, _, _ in decided])
+    others = features[:-1] + features[1:]
+    others /= np.linalg.norm(others, axis=1, keepdims=True)
+    _, judge = images.judge(lambda: load_model(run), load_run_config(run), quiet=True)
+    images.take(judge, {(images.annotations.images[row], names[column]): label for row, column, label in decided})
+    page = judge.elsewhere(torch.from_numpy(others))[1]
+    for column in range(len(names)):  # the page learns like the judge, by one decision after the other
+        mine = session.ranker.chances(column).missing[~session.state.is_decided(column)]
+        np.testing.assert_allclose(mine, judge.hidden()[~session.state.is_decided(column), column], atol=1e-4)
+
+    assert cli("train", "--reviewed", run, "--out", again, "--quiet").code == 0
+    for (row, column, label), feature in zip(decided, features, strict=True):
+        given = torch.tensor([int(session.given[row, column])])
+        tagger._closed_form().relabel(torch.from_numpy(feature), column, label, given=given)
+    for learner, close in ((Tagger.load(again), 1e-3), (tagger, 0.03)):
+        for column, tag in enumerate(names):
+            order, chance = learner.rerank(tag, others)
+            np.testing.assert_allclose(chance, page[order, column], atol=close)
+            assert np.ptp(chance) > 0.1

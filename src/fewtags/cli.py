@@ -5,6 +5,7 @@ torch and everything else that is slow to import is imported inside the commands
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import warnings
@@ -118,6 +119,10 @@ def _show_warning(
 def _stop(message: str, code: int) -> NoReturn:
     if message:
         print(f"fewtags: {message}", file=sys.stderr)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # its threads must not see Python shut down: `distributed.finish`
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 

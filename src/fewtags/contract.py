@@ -100,6 +100,7 @@ class Start:
     sentence: str = ""  # for the log
     known_proportion: Tensor | None = None  # [C] share of the present labels that are known, if estimated
     judged: Judged | None = None  # the training labels, each judged without itself, if available
+    judged_images: Tensor | None = None  # [M] which training images these are, ascending
     logits: Tensor | None = None  # [N, C] of the training images after it, NaN if unreadable; for `needs_start_logits`
     facts: FitFacts | None = None  # of a closed form, instead of a sentence
 

@@ -235,7 +235,8 @@ def open_run(
             f"{folder} was trained without any tag, so every tag is missing; `fewtags predict` lists what the names "
             "find, and `fewtags review` asks about it."
         )
-    outputs, judge = own.judge(saved, config, device=device, quiet=quiet)
+    kept_in = folder if data is None and moved_to is None else None
+    outputs, judge = own.judge(lambda: saved, config, run=kept_in, device=device, quiet=quiet)
     answers = own.take(judge, decided or {})
     return OpenRun(saved, own.annotations, own.truth, outputs, judge, answers, folder)
 

@@ -5,7 +5,7 @@ A method's state is replicated: reduce with these functions before writing it, s
 
 from __future__ import annotations
 
-import gc
+import atexit
 import os
 import sys
 import threading
@@ -63,12 +63,20 @@ def reports_lost_process() -> Iterator[None]:
 
 
 def finish() -> None:
-    """Leave the group. Its threads end with its last reference, which `wrap` makes part of a cycle; a thread that
-    outlives it may abort the process while Python shuts down ("terminate called without an active exception")."""
+    """Leave the group, as the last thing this process does.
+
+    `wrap` keeps threads of the group alive for as long as the process (torch 2.15). One that wakes up while Python
+    shuts down aborts it ("terminate called without an active exception"), so Python does not shut down then.
+    """
     if dist.is_available() and dist.is_initialized():
-        gc.collect()
         dist.destroy_process_group()
-        gc.collect()
+        atexit.register(_end_at_once)
+
+
+def _end_at_once() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def rank() -> int:

@@ -355,8 +355,9 @@ class Tagger:
     def relabel(self, feature: np.ndarray, tag: str, label: int) -> None:
         """Learn immediately that the image with this feature has the `label` 1, 0 (unknown) or -1 for `tag`.
 
-        The time does not depend on the number of images. What was said is remembered, so repeating the same label
-        changes nothing, and 0 takes it back.
+        Nobody had labelled it before, so this also says how likely other unknown tags are present. The time does not
+        depend on the number of images. What was said is remembered, so repeating the same label changes nothing, and 0
+        takes it back.
         """
         if label not in (PRESENT, UNKNOWN, ABSENT):
             raise UserError(f"The label of '{tag}' should be 1 (present), 0 (unknown) or -1 (absent); it is {label!r}.")
@@ -366,10 +367,8 @@ class Tagger:
     def rerank(self, tag: str, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rows of `features`, most likely for `tag` first, and their probabilities in that order."""
         head, category = self._closed_form(), self._category(tag)
-        model = head.presence
-        rows = self._features(features, ndim=2).to(model.weights.device)  # a GPU, if it looked at images there
-        with torch.no_grad():
-            odds = model.odds_of(rows, model.scores(rows, head.name_scores(rows)))[:, category]
+        rows = self._features(features, ndim=2).to(head.feature_norm.device)  # a GPU, if it looked at images there
+        odds = head.log_odds(rows)[:, category]
         order = odds.argsort(descending=True)
         return order.cpu().numpy(), odds[order].sigmoid().cpu().numpy()
 

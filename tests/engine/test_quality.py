@@ -69,6 +69,9 @@ def test_all_commands_say_the_same_known_proportion(cli: Cli, patches, some_tags
     assert f"{100 * known:.0f} % of those that apply are known" in told
     said = f"{100 * known:.0f} % of those that apply are known"
     assert said in " ".join(cli("discover", run).out.split())
+    card = (run / "model" / "README.md").read_text(encoding="utf-8")
+    assert f"{100 * known:.0f} % of the tags that apply are known" in card
+    assert "Not audited" in card
 
 
 def test_who_knows_how_complete_the_labels_are_says_it(cli: Cli, patches, some_tags, tmp_path):

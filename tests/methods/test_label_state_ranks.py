@@ -9,6 +9,7 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from fewtags import distributed
 from fewtags.contract import Batch, Outputs, Problem, Progress
 from fewtags.methods.base import Learner
 from fewtags.methods.large_loss import LargeLossPermanent
@@ -48,7 +49,7 @@ def one_rank(rank: int, folder: str) -> None:
         wrapped = DistributedDataParallel(learner, broadcast_buffers=False)
         state = run(learner, wrapped, labels, images, slice(2 * rank, 2 * rank + 2))
         torch.save(state, f"{folder}/{objective.__name__}-{rank}.pt")
-    dist.destroy_process_group()
+    distributed.finish()
 
 
 @pytest.fixture(scope="module")

@@ -243,7 +243,7 @@ def test_without_a_network_the_ways_out_come_in_order(monkeypatch, tmp_path):
     def offline(name, **_):
         raise OSError("Name or service not known\nand a long trace")
 
-    monkeypatch.setattr("fewtags.models.backbones.timm.create_model", offline)
+    monkeypatch.setattr("timm.create_model", offline)
     monkeypatch.setattr("fewtags.models.hub.unreachable", lambda endpoint=None: "")
     with pytest.raises(RunFailed) as caught:
         create_backbone("tf_efficientnet_lite0")
@@ -277,9 +277,7 @@ def test_without_a_network_weights_in_the_cache_are_used_at_once(monkeypatch):
 
     seen = []
     monkeypatch.setattr("fewtags.models.hub.unreachable", lambda endpoint=None: "no network")
-    monkeypatch.setattr(
-        "fewtags.models.backbones.timm.create_model", lambda *_, **__: seen.append(constants.HF_HUB_OFFLINE)
-    )
+    monkeypatch.setattr("timm.create_model", lambda *_, **__: seen.append(constants.HF_HUB_OFFLINE))
     with pytest.raises(AttributeError):  # None is no model
         create_backbone("test_resnet")
     assert (seen, constants.HF_HUB_OFFLINE) == ([True], False)

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from huggingface_hub import ModelCard
 
+from fewtags.engine.card_facts import rests_on
 from fewtags.models.model_card import model_card
 from fewtags.models.saved import load_model
+from fewtags.presence.summary import assumption
 
 
 def section(card: str, name: str) -> str:
@@ -60,7 +62,12 @@ def test_what_is_not_known_is_said():
 
 def test_estimates_stand_with_their_intervals():
     estimated = {"judged_on": "validation images", "images": 9, "map": [0.5, 0.4, 0.6], "of1": None, "cf1": None}
+    estimated["rests_on"] = rests_on({"known_proportion": [0.41, 0.34, 0.49], "assumption": assumption(50)})
     lines = section(made(["a"], quality={"estimated": estimated}), "Quality")
+    assert (
+        "Estimates rest on this: 41 % of the tags that apply are known (34 to 49 %). "
+        "Checked by 50 answers about unknown labels."
+    ) in lines
     assert "| estimated from known tags, validation images (95 % interval) | 9 | 50.0 (40.0–60.0) | – | – |" in lines
 
 

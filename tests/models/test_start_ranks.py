@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from fewtags import distributed
 from fewtags.contract import Batch
 from fewtags.models.closed_form import ClosedFormHead
 from fewtags.models.names import NameScorer
@@ -47,7 +48,7 @@ def one_rank(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     torch.set_num_threads(1)
     torch.save(started(torch.arange(rank, NUM, 2), 50), f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    distributed.finish()
 
 
 @pytest.fixture(scope="module")

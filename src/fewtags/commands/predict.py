@@ -161,7 +161,7 @@ def own_photos(run: Path, images: Sequence[Path], categories: list[str], device:
     labels = own.annotations.labels
     if not (labels == PRESENT).any() or not (labels == UNKNOWN).any() or own.annotations.categories != categories:
         return None
-    _, judge = own.judge(load_model(run), config, device=device, quiet=True)
+    _, judge = own.judge(lambda: load_model(run), config, run=run, device=device, quiet=True)
     return OwnPhotos.of(own, judge, standing_decisions(run))
 
 

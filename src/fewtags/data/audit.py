@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -23,6 +23,7 @@ from fewtags.wording import plural
 SHOWN = 8  # findings of one kind that are printed, unless all are asked for
 EXTREMES = 5  # categories that are counted at either end, likewise
 SMALLEST, LONGEST = 32, 8  # reports sides below 32 pixels and aspect ratios above 8
+WITHOUT_TAGS = "image without known tags"
 PLAIN_MODES = {"L", "RGB"}  # other modes are converted, which is reported
 
 
@@ -145,9 +146,13 @@ def audit(annotations: Annotations, workers: int | None = None, progress: Callab
     )
 
 
-def quick_findings(annotations: Annotations) -> list[Finding]:
-    """What can be checked without opening an image: the reader's findings and the labels."""
-    return [*annotations.findings, *_rare_categories(annotations), *_images_without_tags(annotations)]
+def quick_counts(annotations: Annotations) -> str:
+    """What can be checked without opening an image, the reader's findings and the labels, as numbers of each kind: for
+    example "missing image (2), category with one positive (1)"."""
+    counts = Counter(finding.kind for finding in (*annotations.findings, *_rare_categories(annotations)))
+    if without := len(_rows_without_tags(annotations)):
+        counts[WITHOUT_TAGS] = without
+    return ", ".join(f"{kind} ({count:,})" for kind, count in counts.items())
 
 
 # --- images ---
@@ -251,17 +256,17 @@ def _rare_categories(usable: Annotations) -> Iterator[Finding]:
 
 
 def _images_without_tags(annotations: Annotations) -> Iterator[Finding]:
-    present = (annotations.labels == PRESENT).any(axis=1)
-    unknown = (annotations.labels == UNKNOWN).any(axis=1)
-    for row in np.flatnonzero(~present & unknown).tolist():  # an image known to have none of the tags is complete
+    for row in _rows_without_tags(annotations).tolist():
         some = (annotations.labels[row] == ABSENT).any()
         message = "no tag is known to be present." if some else "nothing is known about it."
-        yield Finding("image without known tags", str(annotations.path(row)), message)
+        yield Finding(WITHOUT_TAGS, str(annotations.path(row)), message)
 
 
-def count_by_kind(findings: list[Finding]) -> str:
-    """For example "missing image (2), category with one positive (1)"."""
-    return ", ".join(f"{kind} ({len(found):,})" for kind, found in _by_kind(findings).items())
+def _rows_without_tags(annotations: Annotations) -> np.ndarray:
+    """An image known to have none of the tags is complete, and not one of them."""
+    present = (annotations.labels == PRESENT).any(axis=1)
+    unknown = (annotations.labels == UNKNOWN).any(axis=1)
+    return np.flatnonzero(~present & unknown)
 
 
 def _by_kind(findings: list[Finding]) -> dict[str, list[Finding]]:

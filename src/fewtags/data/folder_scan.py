@@ -45,7 +45,7 @@ class Snapshot:
     def save(self, file: Path, about: dict[str, Any]) -> None:
         """With `about`, whose values are text or lists of text."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        arrays: dict[str, Any] = {name: _packed(texts) for name, texts in {"paths": self.paths, **about}.items()}
+        arrays: dict[str, Any] = {name: packed(texts) for name, texts in {"paths": self.paths, **about}.items()}
         with atomic_write(file) as temporary, temporary.open("wb") as out:
             np.savez(out, stamps=self.stamps, **arrays)
 
@@ -54,17 +54,18 @@ class Snapshot:
         """None if there is none, or it cannot be read."""
         try:
             with np.load(file) as content:
-                texts = {name: _unpacked(content[name]) for name in content.files if name != "stamps"}
+                texts = {name: unpacked(content[name]) for name in content.files if name != "stamps"}
                 return cls(texts.pop("paths"), content["stamps"]), texts
         except (OSError, ValueError, KeyError, EOFError):
             return None
 
 
-def _packed(texts: Sequence[str]) -> np.ndarray:
+def packed(texts: Sequence[str]) -> np.ndarray:
+    """Texts as bytes, each ended by a NUL, which no file name has: loaded much faster than an array of texts."""
     return np.frombuffer("\0".join([*texts, ""]).encode(errors="surrogateescape"), dtype=np.uint8)
 
 
-def _unpacked(content: np.ndarray) -> list[str]:
+def unpacked(content: np.ndarray) -> list[str]:
     return content.tobytes().decode(errors="surrogateescape").split("\0")[:-1]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from fewtags.data.annotations import Annotations
-from fewtags.data.audit import count_by_kind, quick_findings
+from fewtags.data.audit import quick_counts
 from fewtags.data.decisions import decided, latest, read_decisions, with_tags_of
 from fewtags.data.formats import read_annotations
 from fewtags.data.formats.voc import largest_shares
@@ -75,8 +75,8 @@ def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> R
             f"{annotations.name} has no training images ({len(val)} for validation, {len(test)} for testing)."
         )
     sentences = list(annotations.notes)
-    if findings := quick_findings(annotations):
-        sentences.append(f"See `fewtags check` for: {count_by_kind(findings)}.")
+    if counts := quick_counts(annotations):
+        sentences.append(f"See `fewtags check` for: {counts}.")
     observed, truth = observe(train, config)
     share = config.val_share
     if share is None:

@@ -38,8 +38,14 @@ def quality_facts(result: Mapping[str, Any], data: RunData) -> dict[str, Any]:
     if estimates and estimates.get("map"):
         intervals = {name: estimates[name] and [number(v) for v in estimates[name]] for name in ("map", "of1", "cf1")}
         where = {"images": int(estimates["num_images"]), "judged_on": str(estimates.get("judged_on"))}
-        facts["estimated"] = {**where, **intervals}
+        facts["estimated"] = {**where, **intervals, "rests_on": rests_on(estimates)}
     return facts
+
+
+def rests_on(estimates: Mapping[str, Any]) -> str:
+    """How complete the known tags are said to be, and how that was checked."""
+    known, low, high = (round(100 * share) for share in estimates["known_proportion"])
+    return f"{known} % of the tags that apply are known ({low} to {high} %). {estimates['assumption']}"
 
 
 def number(value: float) -> float | None:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -67,7 +67,6 @@ class LoadedFeatures:
 
     maps: Tensor  # [views, N, D, h, w]
     broken: dict[int, str]
-    identity: str = ""  # equal for equal images and kinds of features; '' if it is not known
 
     @property
     def num_views(self) -> int:
@@ -80,12 +79,9 @@ class LoadedFeatures:
 class FeaturesOnDisk:
     """On disk. What is found damaged when it is used is computed again."""
 
-    def __init__(self, wanted: Wanted, found: np.ndarray, broken: dict[int, str]):
-        self.wanted, self.found, self.broken = wanted, found, broken
-
-    @property
-    def identity(self) -> str:
-        return self.wanted.identity
+    def __init__(self, shelf: Shelf, found: np.ndarray, broken: dict[int, str], wanted: Callable[[], Wanted]):
+        """`found` [V, N] are rows of the shelf; `wanted` knows how to make them."""
+        self.shelf, self.found, self.broken, self.wanted = shelf, found, broken, wanted
 
     @property
     def num_views(self) -> int:
@@ -94,10 +90,12 @@ class FeaturesOnDisk:
     def rows(self, view: int, index: Tensor) -> Tensor:
         while True:
             try:
-                return read_rows(self.wanted.shelf, self.found[view, index.numpy()]).float()
+                return read_rows(self.shelf, self.found[view, index.numpy()]).float()
             except DamagedChunks as damage:
-                self.wanted.forget(damage)
-                self.found, self.broken = self.wanted.complete()
+                wanted = self.wanted()
+                wanted.forget(damage)
+                self.found, self.broken = wanted.complete()
+                self.shelf = wanted.shelf
 
 
 class CachedBatches:
@@ -251,10 +249,10 @@ def kept_features(
         found, broken = wanted.complete()
         shelf = wanted.shelf
         if found.size * shelf.row_bytes > IN_MEMORY:
-            return FeaturesOnDisk(wanted, found, broken)
+            return FeaturesOnDisk(shelf, found, broken, lambda: wanted)
         try:
             maps = read_rows(shelf, found.ravel()).view(*found.shape, *shelf.shape)
-            return LoadedFeatures(maps, broken, wanted.identity)
+            return LoadedFeatures(maps, broken)
         except DamagedChunks as damage:
             wanted.forget(damage)
 

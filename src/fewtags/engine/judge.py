@@ -7,7 +7,7 @@ shows or counts the missing tags of a run: `discover`, `review`, `predict` for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -107,6 +107,31 @@ class Judge:
             odds[some] = model.base_odds(model.scores(unit_features(some), of_names)).numpy()
         return cls(model, odds, labels, readable, unit_features)
 
+    # --- as arrays ---
+
+    def stored(self) -> dict[str, np.ndarray]:
+        """What took long to compute; before it learns from decisions."""
+        model = {f"model.{name}": value.cpu().numpy() for name, value in self.model.state_dict().items()}
+        has_names = np.array(self.name_scorer is not None)
+        more = {"odds": self.odds, "readable": self.readable, "has_names": has_names}
+        return {**more, "odds_of_sample": self.odds_of_sample.numpy(), **model}
+
+    @classmethod
+    def restored(
+        cls,
+        arrays: Mapping[str, np.ndarray],
+        labels: np.ndarray,
+        unit_features: Callable[[np.ndarray], Tensor],
+        name_scorer: Callable[[Tensor], Tensor | None],
+    ) -> Judge:
+        parts = {name.removeprefix("model."): value for name, value in arrays.items() if name.startswith("model.")}
+        model = Presence(*parts["weights"].shape)
+        model.load_state_dict({name: torch.from_numpy(value) for name, value in parts.items()})
+        scorer = name_scorer if arrays["has_names"] else None
+        judge = cls(model, arrays["odds"], labels, arrays["readable"], unit_features, scorer)
+        judge.__dict__["odds_of_sample"] = torch.from_numpy(arrays["odds_of_sample"])  # needs no head then
+        return judge
+
     # --- its own images ---
 
     def hidden(self, rows: np.ndarray | None = None) -> np.ndarray:
@@ -169,7 +194,7 @@ class Judge:
             return None
         base, answers = torch.from_numpy(self.odds[rows, column]), self.model.answers
         unknown = torch.from_numpy(self.labels[rows, column] == UNKNOWN)
-        odds = torch.where(unknown, answers.if_unknown(base, column), answers.present(base, column))
+        odds = answers.before(base, unknown, column)
         inputs, present = self.model.inputs(self.unit_features(rows)), torch.from_numpy(decided == PRESENT)
         sample = answers.if_unknown(self.odds_of_sample[:, column], column)
         return self.kept.learn(inputs, present, odds, sample, start)

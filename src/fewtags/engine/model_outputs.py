@@ -1,38 +1,38 @@
 """What a saved model sees of every image of a dataset: pooled features, from the store or computed now.
 
-Memory-mapped, so 1,000,000 images take no more memory than 1,000.
+Read block by block, so 1,000,000 images take no more memory than 1,000.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fewtags.atomic import atomic_write
 from fewtags.config import RunConfig
 from fewtags.data.annotations import Annotations
-from fewtags.engine.features import FeatureMaker, Features, kept_features
+from fewtags.engine.features import FeatureMaker, Features, Wanted, kept_features
 from fewtags.engine.run import choose_device, precision_of
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
 from fewtags.models.saved import SavedModel
-from fewtags.presence.bursts import burst_leaders
 from fewtags.presence.ridge import unit_length
 from fewtags.train_settings import CacheConfig
 
 ROWS_AT_ONCE = 4096
+IN_MEMORY = 2**28  # values: so many features of a review stay in memory once they were used (1 GB)
 
 
 @dataclass(frozen=True)
 class ModelOutputs:
     features: Features  # one view: the average of each image's feature map
     num_images: int
+    key: str = ""  # of all that they depend on; '' if it is not known
 
     def __len__(self) -> int:
         return self.num_images
@@ -59,22 +59,38 @@ class ModelOutputs:
         return unit_length(self.features.rows(0, torch.from_numpy(rows)).flatten(1))
 
 
-def kept_bursts(outputs: ModelOutputs, unit_features: Tensor, folder: Path) -> np.ndarray:
-    """[N] the first image of each one's burst. To find them takes seconds for 100,000, so they are kept in `folder`."""
-    identity = getattr(outputs.features, "identity", "")
-    file = folder / f"bursts-{identity}.npy"
-    with suppress(OSError, ValueError, EOFError):
-        if identity and len(leaders := np.load(file)) == len(outputs):
-            return leaders
-    leaders = burst_leaders(unit_features).numpy()
-    with suppress(OSError):  # a run may be on a read-only disk
-        if identity:
-            folder.mkdir(parents=True, exist_ok=True)
-            for old in folder.glob("bursts-*.npy"):
-                old.unlink()
-            with atomic_write(file) as temporary, temporary.open("wb") as out:
-                np.save(out, leaders)
-    return leaders
+class UnitFeatures:
+    """[N, D] features of unit length, used like a tensor (`presence.rows`) and read when they are used."""
+
+    def __init__(self, outputs: ModelOutputs):
+        self.outputs = outputs
+
+    @cached_property
+    def _kept(self) -> Tensor | None:
+        """All of them, if they are few enough."""
+        number = len(self)
+        if not number or number * self.outputs.unit_features(np.arange(1)).shape[1] > IN_MEMORY:
+            return None
+        return torch.cat([self.outputs.unit_features(rows) for rows in self.outputs.chunks()])
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+    def __getitem__(self, rows: Tensor | slice | int) -> Tensor:
+        if self._kept is not None:
+            return self._kept[rows]
+        if isinstance(rows, int):
+            return self.outputs.unit_features(np.array([rows]))[0]
+        places = np.arange(len(self))[rows] if isinstance(rows, slice) else rows.numpy()
+        return self.outputs.unit_features(places)
+
+    def split(self, size: int, /) -> Iterator[Tensor]:
+        return (self[slice(first, first + size)] for first in range(0, len(self), size))
+
+    def __matmul__(self, weights: Tensor, /) -> Tensor:
+        if self._kept is not None:
+            return self._kept @ weights
+        return torch.cat([part @ weights for part in self.split(ROWS_AT_ONCE)])
 
 
 def model_outputs(
@@ -86,10 +102,16 @@ def model_outputs(
     quiet: bool = False,
 ) -> ModelOutputs:
     """With the run's `config`, from the store that the run uses."""
+    maker, log = maker_of(saved, config, device), RunLog(RunFolder(Path()), quiet)
+    return ModelOutputs(kept_features(annotations, maker, pooled=True, log=log), len(annotations))
+
+
+def wanted_outputs(saved: SavedModel, annotations: Annotations, config: RunConfig, device: str, quiet: bool) -> Wanted:
+    return Wanted(annotations, maker_of(saved, config, device), True, RunLog(RunFolder(Path()), quiet))
+
+
+def maker_of(saved: SavedModel, config: RunConfig | None, device: str) -> FeatureMaker:
     where = choose_device(device)
     backbone = saved.classifier.to(where).eval().backbone.all_frozen()
     precision = None if config is None else precision_of(config.train.precision, where)
-    cache = CacheConfig() if config is None else config.cache
-    maker = FeatureMaker(backbone, saved.input, cache, where, precision)
-    log = RunLog(RunFolder(Path()), quiet)
-    return ModelOutputs(kept_features(annotations, maker, pooled=True, log=log), len(annotations))
+    return FeatureMaker(backbone, saved.input, CacheConfig() if config is None else config.cache, where, precision)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from fewtags.config import RunConfig
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import RunData
 from fewtags.engine.judge import Judge
+from fewtags.engine.kept_judge import KeptJudge
 from fewtags.engine.model_outputs import ModelOutputs, model_outputs
 from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.saved import SavedModel
@@ -49,17 +50,32 @@ class OwnImages:
         return cls(together, np.concatenate([given, *(part.labels for part in others)]), None)
 
     def judge(
-        self, saved: SavedModel, config: RunConfig, *, device: str = "auto", quiet: bool = False
+        self,
+        saved: Callable[[], SavedModel],
+        config: RunConfig,
+        *,
+        run: Path | None = None,
+        device: str = "auto",
+        quiet: bool = False,
     ) -> tuple[ModelOutputs, Judge]:
-        outputs = model_outputs(saved, self.annotations, config=config, device=device, quiet=quiet)
-        share = getattr(config.head, "known_proportion", None)
-        judge = Judge.of(
-            outputs, self.given, saved.classifier.head, known_proportion=share, groups=self.annotations.groups
-        )
+        """With the folder of the `run` as it was judged before, if nothing has changed since; then the `saved` model is
+        not asked for."""
+        kept = None if run is None else KeptJudge.of(run, self.annotations, self.given, config, device, quiet)
+        opened = None if kept is None else kept.load(saved)
+        if opened is None:
+            opened = self._fit(saved(), config, device, quiet)
+            if kept is not None:
+                opened = kept.save(*opened, saved)
+        outputs, judge = opened
         if self.given is not self.annotations.labels and (self.given != self.annotations.labels).any():
             judge = replace(judge, decided=self.annotations.labels)
         judge.decide([], [], [])
         return outputs, judge
+
+    def _fit(self, saved: SavedModel, config: RunConfig, device: str, quiet: bool) -> tuple[ModelOutputs, Judge]:
+        outputs = model_outputs(saved, self.annotations, config=config, device=device, quiet=quiet)
+        share, groups = getattr(config.head, "known_proportion", None), self.annotations.groups
+        return outputs, Judge.of(outputs, self.given, saved.classifier.head, known_proportion=share, groups=groups)
 
     def take(self, judge: Judge, decisions: Decisions) -> Correction:
         """Let the judge learn from decisions; those about other images or categories are ignored."""

@@ -37,7 +37,8 @@ def estimate_run(run: Run, saved: SavedModel) -> dict[str, Any] | None:
     if any(part is not None and part.complete for part in parts) or not has_labels(run.data):
         return None
     if distributed.world_size() == 1:
-        judge = OwnImages.of(run.data).judge(saved, run.config, device=str(run.device), quiet=run.log.quiet)[1]
+        own, device = OwnImages.of(run.data), str(run.device)
+        judge = own.judge(lambda: saved, run.config, run=run.folder, device=device, quiet=run.log.quiet)[1]
         judged, correction = judge.judged(), judge.learn([], [], [])
     elif run.judged is not None and run.data.given is None:
         judged, correction = run.judged, no_answers(run.judged)

@@ -22,14 +22,15 @@ from fewtags.config import RunConfig, flat, read_yaml, resolve
 from fewtags.contract import WordVectors
 from fewtags.data.annotations import Annotations
 from fewtags.data.decisions import read_decisions, summary
-from fewtags.data.prepare import DataConfig, RunData, prepare_data
+from fewtags.data.prepare import DataConfig, RunData, prepare_data, split_data
 from fewtags.data.write_back import LabelSource
 from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
+from fewtags.engine.kept_labels import read_labels
 from fewtags.engine.run import Run, is_mean
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import DataError, UserError
 from fewtags.methods import Profile, find_method
-from fewtags.models.quick_timm import timm
+from fewtags.models import quick_timm
 from fewtags.models.saved import damaged, read_object
 from fewtags.models.tensor_files import first_line, read_arrays
 from fewtags.wording import plural
@@ -163,7 +164,7 @@ def environment() -> dict[str, Any]:
         "fewtags": fewtags.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "timm": timm.__version__,
+        "timm": quick_timm.timm.__version__,
         "numpy": np.__version__,
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
@@ -306,6 +307,8 @@ def load_run_data(folder: Path, moved_to: Path | None = None, tags: Path | None 
         data = data.model_copy(update=new_place(data, moved_to, tags))
     hint = f"{folder} was trained on it; if it was moved, pass its new location with --data."
     try:
+        if moved_to is None:
+            return split_data(read_labels(folder, data), data, config.seed)
         return prepare_data(data, config.seed)
     except (UserError, OSError) as error:
         raise DataError(f"{error} {hint}") from error

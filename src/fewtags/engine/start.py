@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fewtags import distributed
 from fewtags.atomic import atomic_write
-from fewtags.contract import Batch
+from fewtags.contract import Batch, Start
 from fewtags.distributed import gather_rows
 from fewtags.engine.moving_average import MovingAverage
 from fewtags.engine.run import Run
@@ -37,7 +37,7 @@ def start_head(run: Run) -> None:
         with atomic_write(run.files.names) as temporary:
             temporary.write_text("\n".join(start.facts.name_matches) + "\n", encoding="utf-8")
     if decided is not None and not run.learner.objective.trains:
-        decided.tell(model.head)
+        decided.tell(model.head, start)
     run.judged = start.judged
     run.known_proportion = None if start.known_proportion is None else float(start.known_proportion.mean())
     model.train(was_training)
@@ -97,9 +97,29 @@ class Decided:
             self.features.append(batch.images[mine.to(batch.images.device)].float().mean((2, 3)).cpu())
             yield Batch(batch.images, self.given[index].to(batch.labels), batch.index)
 
-    def tell(self, head: Head) -> None:
-        """The decided labels; where the head is trained further, its training learns them instead."""
+    def tell(self, head: Head, start: Start) -> None:
+        """The decided labels, as they were judged without themselves; where the head is trained further, its training
+        learns them instead."""
         rows, features = (gather_rows(torch.cat(part)) for part in (self.rows, self.features))
         place, column = self.changed[rows].nonzero(as_tuple=True)
         if len(place):
-            head.relabel(features[place], column, self.labels[rows[place], column], answers=True)
+            images = rows[place]
+            head.relabel(
+                features[place],
+                column,
+                self.labels[images, column],
+                given=self.given[images, column],
+                odds=judged_before(start, images, column),
+            )
+
+
+def judged_before(start: Start, images: Tensor, categories: Tensor) -> Tensor:
+    """[n] log-odds of presence of labels by the start, each without itself; NaN of images that it did not judge."""
+    odds = torch.full((len(images),), torch.nan)
+    if start.judged is None or start.judged_images is None or not len(start.judged_images):
+        return odds
+    judged = start.judged_images
+    place = torch.searchsorted(judged, images).clamp(max=len(judged) - 1)
+    mine = judged[place] == images
+    odds[mine] = start.judged.odds[place[mine], categories[mine]].float()
+    return odds

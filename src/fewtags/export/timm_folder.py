@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from fewtags.errors import RunFailed, UserError
+from fewtags.models import quick_timm
 from fewtags.models.heads import LinearHead
-from fewtags.models.quick_timm import timm
 from fewtags.models.saved import SavedModel
 
 TOLERANCE = 1e-4  # of logits; the layers are the same, so they differ by rounding at most
@@ -37,7 +37,7 @@ def export_to_timm(saved: SavedModel, folder: Path) -> float:
     about = {"label_names": saved.categories, "thresholds": [round(float(t), 6) for t in saved.thresholds]}
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as made:
-        timm.models.save_for_hf(
+        quick_timm.timm.models.save_for_hf(
             model, made, model_config=about, model_args=model_arguments(saved), safe_serialization=True
         )
         for file in Path(made).iterdir():
@@ -69,7 +69,7 @@ def cannot(reason: str) -> UserError:
 
 
 def timm_model(saved: SavedModel, linear: nn.Linear) -> Any:
-    model: Any = timm.create_model(
+    model: Any = quick_timm.timm.create_model(
         saved.model.backbone, pretrained=False, num_classes=len(saved.categories), **model_arguments(saved)
     )
     state = backbone_state(saved)

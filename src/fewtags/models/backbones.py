@@ -18,8 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fewtags.errors import RunFailed, UserError, did_you_mean
-from fewtags.models import hub
-from fewtags.models.quick_timm import ImageNetInfo, infer_imagenet_subset, timm
+from fewtags.models import hub, quick_timm
 from fewtags.models.tensor_files import first_line, read_tensors
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def create_backbone(
         return create_clip_backbone(
             name, pretrained=pretrained, weights=weights, input_size=input_size, keep_text=keep_classifier
         )
-    if name not in timm.list_models() and name.split(".")[0] not in timm.list_models():
+    if name not in quick_timm.timm.list_models() and name.split(".")[0] not in quick_timm.timm.list_models():
         raise UserError(f"There is no timm backbone '{name}'; {_similar_backbones(name)}")
     model = _create(name, pretrained and weights is None, output_stride)
     if stride_in_1x1:
@@ -145,7 +144,7 @@ def class_head_of(model: Any, backbone: Backbone, input_size: int | None = None)
     As with the stages, this is checked on a small image: other models have norms, convolutions or class tokens in
     between.
     """
-    linear, subset = model.get_classifier(), infer_imagenet_subset(model)
+    linear, subset = model.get_classifier(), quick_timm.infer_imagenet_subset(model)
     if not isinstance(linear, nn.Linear) or subset is None:
         return None
     one_stage = len(backbone.stage_names) == 1  # then the size may be fixed
@@ -154,7 +153,7 @@ def class_head_of(model: Any, backbone: Backbone, input_size: int | None = None)
         image = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(0))
         if torch.allclose(linear(backbone(image).mean((2, 3))), model(image), rtol=1e-3, atol=1e-4):
             bias = linear.bias if linear.bias is not None else torch.zeros(linear.out_features)
-            synsets = tuple(ImageNetInfo(subset).label_names())
+            synsets = tuple(quick_timm.ImageNetInfo(subset).label_names())
             return ClassHead(linear.weight.detach().clone(), bias.detach().clone(), synsets)
     return None
 
@@ -174,7 +173,7 @@ def num_features(model: Any) -> int:
 
 
 def _similar_backbones(name: str) -> str:
-    hint = did_you_mean(name, timm.list_models())
+    hint = did_you_mean(name, quick_timm.timm.list_models())
     return hint if hint.startswith("did") else "`python -c 'import timm; print(timm.list_models())'` lists them."
 
 
@@ -182,7 +181,7 @@ def _create(name: str, pretrained: bool, output_stride: int | None = None) -> nn
     more: dict[str, Any] = {} if output_stride is None else {"output_stride": output_stride}
     if more or not pretrained:
         try:
-            plain = timm.create_model(name, pretrained=False, **more)
+            plain = quick_timm.timm.create_model(name, pretrained=False, **more)
         except (TypeError, AssertionError) as error:
             raise UserError(
                 f"Backbone '{name}' does not support model.output_stride={output_stride}; remove it."
@@ -192,7 +191,7 @@ def _create(name: str, pretrained: bool, output_stride: int | None = None) -> nn
     reason = ""
     try:
         with hub.cache_if_unreachable() as reason:
-            return timm.create_model(name, pretrained=True, **more)
+            return quick_timm.timm.create_model(name, pretrained=True, **more)
     except Exception as error:  # the hub client raises many kinds of exceptions
         raise RunFailed(without_weights(name, reason or first_line(error))) from error
 
@@ -214,7 +213,7 @@ def without_weights(name: str, reason: str) -> str:
 
 def timm_weights(name: str) -> str:
     """The name with its tag, as timm's hub has it."""
-    config = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    config = quick_timm.timm.get_pretrained_cfg(name, allow_unregistered=True)
     return name if "." in name or config is None or not config.tag else f"{name}.{config.tag}"
 
 

@@ -11,6 +11,7 @@ the closed form, and a prior shrinks towards it.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -83,6 +84,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
     feature_norm: Tensor
     told_features: Tensor
     told_labels: Tensor
+    told_odds: Tensor
 
     def __init__(self, config: Config, in_channels: int, num_categories: int, words: WordVectors | None = None):
         super().__init__(config, in_channels, num_categories)
@@ -90,9 +92,12 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         self.names: NameScorer | None = None
         self.groups: Tensor | None = None  # [N] of the training images, see contract.Problem
         self.register_buffer("feature_norm", torch.ones(()))  # mean length of the pooled features
-        # Decisions that `relabel` was told: of which image, and [n, 3] its place there, category and label.
+        # Decisions that `relabel` was told: of which image, and [n, 4] its place there, category, label, label before.
         self.register_buffer("told_features", torch.zeros(0, in_channels))
-        self.register_buffer("told_labels", torch.zeros(0, 3, dtype=torch.int32))
+        self.register_buffer("told_labels", torch.zeros(0, 4, dtype=torch.int32))
+        self.register_buffer(
+            "told_odds", torch.zeros(0)
+        )  # [n] before, judged without itself; NaN: new image
         self.residual = Residual(config, in_channels, num_categories) if config.residual else None
         average = not config.residual and not config.windows
         self.spec = replace(self.spec, looks_at_the_average=average, settles=config.residual)
@@ -173,7 +178,10 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             self.names = NameScorer.from_state_dict(parts).to(self.feature_norm.device)
         for name in ("feature_norm", "told_features", "told_labels"):  # models from before names, or before these
             state.setdefault(prefix + name, getattr(self, name))
-        for name in ("told_features", "told_labels"):  # as many as were saved
+        told = state[prefix + "told_labels"]
+        state[prefix + "told_labels"] = F.pad(told, (0, 4 - told.shape[1]), value=UNKNOWN)  # version 0.3 had no fourth
+        state.setdefault(prefix + "told_odds", torch.full((len(told),), torch.nan))
+        for name in ("told_features", "told_labels", "told_odds"):  # as many as were saved
             setattr(self, name, torch.empty_like(state[prefix + name], device=self.feature_norm.device))
         super()._load_from_state_dict(state, prefix, *more)
 
@@ -220,7 +228,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             groups=self.units(features, None if self.groups is None else self.groups[index]),
         )
         if self.config.windows and seen.has_windows:
-            fitted = self._look_at_windows(fitted, batches, index)
+            fitted, index = self._look_at_windows(fitted, batches, index)
         if self.residual is not None:
             self.residual.start(fitted.images.ridge.basis, *seen.windows())
         odds = fitted.left_out()
@@ -228,10 +236,16 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         observation = Observation(model.habit.cpu(), model.clarity.cpu())
         judged = Judged(odds, fitted.images.labels, observation, float(model.uncertain), int(sums.count))
         proportion = self.presence.known_proportion(odds.to(self.presence.habit))
-        return Start(known_proportion=proportion.clone(), judged=judged, facts=self._facts(judged, names, labels))
+        return Start(
+            known_proportion=proportion.clone(),
+            judged=judged,
+            judged_images=index,
+            facts=self._facts(judged, names, labels),
+        )
 
-    def _look_at_windows(self, fitted: Fitted, batches: Iterable[Batch], index: Tensor) -> Fitted:
-        """A second pass over the batches: of all images of the fit, or of a sample, the best window."""
+    def _look_at_windows(self, fitted: Fitted, batches: Iterable[Batch], index: Tensor) -> tuple[Fitted, Tensor]:
+        """A second pass over the batches: of all images of the fit, or of a sample, the best window. Also which images
+        these are."""
         most = max(ENTRIES // self.num_categories, 1)
         used = torch.zeros(len(index), dtype=torch.bool)
         used[torch.randperm(len(index), generator=torch.Generator().manual_seed(0))[:most]] = True
@@ -245,7 +259,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         everyone, scores = distributed.gather_rows(torch.cat(rows)), distributed.gather_rows(torch.cat(best))
         order = everyone.argsort()
         few = Fitted(self.presence, fitted.images.take(everyone[order]), fitted.shared)
-        return self.presence.fit_windows(few, scores[order], self.config.known_proportion)
+        return self.presence.fit_windows(few, scores[order], self.config.known_proportion), index[everyone[order]]
 
     def _with_windows(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, Tensor, Tensor | None]]:
         """Batches with their unit-length windows [B, L, D] and the windows' name scores [B, L, C]."""
@@ -278,27 +292,41 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
 
     @torch.no_grad()
     def relabel(
-        self, features: Tensor, categories: Tensor | int, labels: Tensor | int, *, answers: bool = False
+        self,
+        features: Tensor,
+        categories: Tensor | int,
+        labels: Tensor | int,
+        *,
+        given: Tensor | None = None,
+        odds: Tensor | None = None,
     ) -> None:
         """Images with these pooled features [n, D] have the `labels` [n] 1, 0 (undecided) or -1 of `categories` [n].
 
-        Saying the same again changes nothing: what was said of an image is remembered, and 0 takes it back. With
-        `answers` they also say how likely the unknown labels of all categories are present.
+        Saying the same again changes nothing: what was said of an image is remembered, and 0 takes it back. Answers
+        about unknown labels also say how likely those of all categories are present. `given`, `odds`: see `Head`.
         """
         model = self.presence
         if self.residual is not None or not (model.num_images > 0 or model.directions.any()):
             raise UserError(
                 "This model cannot learn single labels; a model of the method `instant` can, if this version fitted it."
             )
-        said = {(row, column): label for row, column, label in self.told_labels.tolist()}
+        said = {(row, column): (*label, odd) for row, column, *label, odd in self._told()}
         rows = features.reshape(-1, self.in_channels)
         columns, new = (torch.as_tensor(each).reshape(-1).tolist() for each in (categories, labels))
-        for feature, category, label in zip(rows, columns, new, strict=True):
-            said[self._place(unit_length(feature).to(self.feature_norm)), category] = label
-        entries = [(*place, label) for place, label in said.items() if label != UNKNOWN]
-        before = set(self.told_labels[:, 1].tolist())
-        self.told_labels = torch.tensor(entries, dtype=torch.int32).view(-1, 3).to(self.feature_norm.device)
-        self._learn(before | set(self.told_labels[:, 1].tolist()), answers)
+        before = [UNKNOWN] * len(new) if given is None else given.tolist()
+        judged = [math.nan] * len(new) if odds is None else odds.tolist()
+        for feature, category, *told in zip(rows, columns, new, before, judged, strict=True):
+            said[self._place(unit_length(feature).to(self.feature_norm)), category] = tuple(told)
+        earlier, device = set(self.told_labels[:, 1].tolist()), self.feature_norm.device
+        entries = [(*place, *told) for place, told in said.items() if told[0] != UNKNOWN]
+        self.told_labels = torch.tensor([entry[:4] for entry in entries], dtype=torch.int32).view(-1, 4).to(device)
+        self.told_odds = torch.tensor([entry[4] for entry in entries]).to(device)
+        self._learn(earlier | set(self.told_labels[:, 1].tolist()))
+
+    def _told(self) -> Iterator[tuple[int, int, int, int, float]]:
+        """Place, category, label, label before, and log-odds before of what was told."""
+        for told, odds in zip(self.told_labels.tolist(), self.told_odds.tolist(), strict=True):
+            yield (*told, odds)
 
     def _place(self, unit_feature: Tensor) -> int:
         """Of an image among those that were told of; a new one comes last."""
@@ -309,27 +337,35 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         self.told_features = torch.cat([self.told_features, unit_feature[None]])
         return len(self.told_features) - 1
 
-    def _learn(self, categories: set[int], answers: bool) -> None:
+    def _learn(self, categories: set[int]) -> None:
         """From all that was told: how likely unknown labels are present, and what each of the `categories` looks
         like."""
-        model, place, column = self.presence, self.told_labels[:, 0].long(), self.told_labels[:, 1].long()
-        told, present = self.told_features[place], self.told_labels[:, 2] == PRESENT
-        odds = self._base_odds(told).gather(1, column[:, None])[:, 0]
-        if answers:
-            model.take_answers(odds.cpu(), column.cpu(), present.cpu())
+        model = self.presence
+        place, column, label, given = self.told_labels.long().unbind(1)
+        told, present, unknown = self.told_features[place], label == PRESENT, given == UNKNOWN
+        now = self._base_odds(told).gather(1, column[:, None])[:, 0]
+        odds = torch.where(self.told_odds.isnan(), now, self.told_odds)
+        model.take_answers(odds[unknown].cpu(), column[unknown].cpu(), present[unknown].cpu())
         sample_odds, kept, inputs = self._base_odds(model.sample.float()), model.kept(), model.inputs(told)
         for category in sorted(categories):
-            model.take_lesson(category, None)
             mine = column == category
+            lesson = None
             if mine.any():
-                before, of_sample = (
-                    model.answers.if_unknown(each, category).cpu() for each in (odds[mine], sample_odds[:, category])
-                )
-                model.take_lesson(category, kept.learn(inputs[mine].cpu(), present[mine].cpu(), before, of_sample))
+                before = model.answers.before(odds[mine], unknown[mine], category)
+                of_sample = model.answers.if_unknown(sample_odds[:, category], category)
+                lesson = kept.learn(inputs[mine].cpu(), present[mine].cpu(), before.cpu(), of_sample.cpu())
+            model.take_lesson(category, lesson)
 
     def _base_odds(self, unit_features: Tensor) -> Tensor:
         """[N, C] by the labels alone."""
-        return self.presence.base_odds(self.presence.scores(unit_features, self.name_scores(unit_features)))
+        scores = self.presence.scores(unit_features, self.name_scores(unit_features))
+        return self.presence.base_odds(scores, scores)  # the whole image is the only window there is
+
+    @torch.no_grad()
+    def log_odds(self, unit_features: Tensor) -> Tensor:
+        """[N, C] log-odds of presence in images of which the pooled features [N, D] are kept."""
+        scores = self.presence.scores(unit_features, self.name_scores(unit_features))
+        return self.presence.odds_of(unit_features, scores, scores)
 
 
 def least_agreeing(scores: Tensor, labels: Tensor, named: Tensor) -> list[int]:

@@ -112,10 +112,20 @@ class Head(nn.Module, Generic[C]):
         raise NotImplementedError
 
     def relabel(
-        self, features: Tensor, categories: Tensor | int, labels: Tensor | int, *, answers: bool = False
+        self,
+        features: Tensor,
+        categories: Tensor | int,
+        labels: Tensor | int,
+        *,
+        given: Tensor | None = None,
+        odds: Tensor | None = None,
     ) -> None:
         """Called after the start for a head that `assumes_random_labels`, with the labels [n] decided in a review of
-        images with these pooled features [n, D], for `categories` [n]."""
+        images with these pooled features [n, D], for `categories` [n].
+
+        `given` [n] are the labels before, unknown by default; `odds` [n] the log-odds of presence by the given labels,
+        each judged without itself, NaN where there are none.
+        """
 
     def forward(self, feature_map: Tensor) -> Outputs:
         raise NotImplementedError

@@ -170,6 +170,8 @@ def quality_lines(quality: Mapping[str, Any]) -> Iterator[str]:
         yield f"| {where} | {estimated['images']:,} | {values} |"
     yield ""
     yield "In percent; OF1 and CF1 at a threshold of 0.5 where measured, at the model's thresholds where estimated."
+    if estimated and estimated.get("rests_on"):
+        yield f"Estimates rest on this: {estimated['rests_on']}"
 
 
 def percent(value: float | None) -> str:

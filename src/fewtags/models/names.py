@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fewtags.models import quick_timm
 from fewtags.models.backbones import ClassHead
 from fewtags.models.clip import TextTower
 from fewtags.models.name_matching import (
@@ -27,7 +28,6 @@ from fewtags.models.name_matching import (
     synonym_override,
     uses_labels_only,
 )
-from fewtags.models.quick_timm import ImageNetInfo
 from fewtags.models.words import split_words
 
 ROWS_AT_ONCE = 4096  # a row of scores needs 21,843 logits with the largest classifiers
@@ -128,7 +128,7 @@ def _by_texts(tower: TextTower, categories: Sequence[str], overrides: Overrides)
     The nouns stand for what else may be in a picture. Without them the share of a category would depend on which other
     categories there are, and a single one would always have a share of 1. Nouns at or below a category count for it.
     """
-    index = ClassIndex(ImageNetInfo("imagenet-1k").label_names())
+    index = ClassIndex(quick_timm.ImageNetInfo("imagenet-1k").label_names())
     matches = match_names(categories, index, overrides)
     asked = [not uses_labels_only(name, overrides) for name in categories]
     texts = [" ".join(split_words(synonym_override(name, overrides) or name)) or name for name in categories]

@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fewtags.models import quick_timm
 from fewtags.models.backbones import ClassHead
 from fewtags.models.clip import TextTower
 from fewtags.models.name_matching import ClassIndex, match_names
 from fewtags.models.names import find_names
-from fewtags.models.quick_timm import ImageNetInfo
+from fewtags.presence.rows import FeatureRows
 
 SUBSETS = ("imagenet-1k", "imagenet-12k", "imagenet-21k-goog", "imagenet-21k", "imagenet-21k-miil", "imagenet-22k")
 _KEEP = 2**28  # shares of classes kept: half a gigabyte
@@ -35,7 +36,7 @@ class Phrases:
 
     source: Callable[[], ClassHead | TextTower | None]
     sharpness: Callable[[], float]  # the length at which features of unit length are classified
-    unit_features: Tensor  # [N, D]
+    unit_features: FeatureRows  # [N, D]
 
     def find(self, phrase: str) -> Found:
         source = self._source
@@ -44,7 +45,8 @@ class Phrases:
         if isinstance(source, TextTower):
             scorer = find_names(source, [phrase])
             assert scorer is not None  # every text has a vector
-            return Found(scorer.scores(self.unit_features)[:, 0], scorer.sentences[0])
+            parts = self.unit_features.split(_ROWS_AT_ONCE)
+            return Found(torch.cat([scorer.scores(part)[:, 0] for part in parts]), scorer.sentences[0])
         (match,) = match_names([phrase], self._index)
         if not match.classes:
             return Found(None, f"nothing is known of '{phrase}'")
@@ -79,7 +81,7 @@ class Phrases:
 def classes_of(weight: Tensor, bias: Tensor) -> ClassHead | None:
     """A saved classifier of ImageNet's classes: which ones they are follows from their number."""
     for subset in SUBSETS:
-        synsets = tuple(ImageNetInfo(subset).label_names())
+        synsets = tuple(quick_timm.ImageNetInfo(subset).label_names())
         if len(synsets) == len(bias):
             return ClassHead(weight, bias, synsets)
     return None

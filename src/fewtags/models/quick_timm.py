@@ -1,5 +1,9 @@
-"""timm, imported without torch's compiler: that takes longer to import than torch itself, and few runs use it.
+"""timm, imported when it is first used, and without torch's compiler, which takes longer to import than torch itself.
 
+    from fewtags.models import quick_timm
+    quick_timm.timm.create_model(...)
+
+A review that is opened again needs no backbone, and few runs are compiled.
 timm and torchvision ask for it at three places while they are imported: to mark functions that are not to be compiled,
 and for one function of its utilities. What they get here loads the compiler when it is called.
 """
@@ -11,9 +15,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    import timm
+    from timm.data import ImageNetInfo, infer_imagenet_subset
 
 __all__ = ["ImageNetInfo", "infer_imagenet_subset", "timm"]
 
@@ -52,6 +60,11 @@ def compiler_later() -> Iterator[None]:
             del sys.modules[UTILITIES]
 
 
-with compiler_later():
-    import timm
-    from timm.data import ImageNetInfo, infer_imagenet_subset
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with compiler_later():
+        import timm
+        from timm.data import ImageNetInfo, infer_imagenet_subset
+    globals().update(timm=timm, ImageNetInfo=ImageNetInfo, infer_imagenet_subset=infer_imagenet_subset)
+    return globals()[name]

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from torch.overrides import TorchFunctionMode
 
 from fewtags.errors import UserError
-from fewtags.models.quick_timm import timm
+from fewtags.models import quick_timm
 from fewtags.models.tensor_files import first_line
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -47,11 +47,12 @@ def check_sizes(lengths: Mapping[str, object], backbone: str, shapes: Shapes, fi
 
 def num_parameters(backbone: str) -> int:
     """Of a timm model, without making it; 0 for others."""
-    if not timm.is_model(backbone.split(".")[0]):
+    if not quick_timm.timm.is_model(backbone.split(".")[0]):
         return 0
     with torch.device("meta"), _NoRandomNumbers():
         return sum(
-            tensor.numel() for tensor in timm.create_model(backbone, pretrained=False, num_classes=0).parameters()
+            tensor.numel()
+            for tensor in quick_timm.timm.create_model(backbone, pretrained=False, num_classes=0).parameters()
         )
 
 

@@ -47,6 +47,11 @@ class Answers:
         before = self.observation.if_unknown(odds, categories)
         return before + self.offset[categories] + self.slope * (before - CENTRE)
 
+    def before(self, odds: Tensor, unknown: Tensor, category: int) -> Tensor:
+        """[n] log-odds of labels of a category before they are decided, given those by the labels alone [n]: of
+        `unknown` ones, and of given ones as if nothing were known."""
+        return torch.where(unknown, self.if_unknown(odds, category), self.present(odds, category))
+
     def present(self, odds: Tensor, categories: slice | Tensor | int = slice(None)) -> Tensor:
         """Log-odds of presence of images about which nobody said anything.
 

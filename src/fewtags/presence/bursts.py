@@ -6,18 +6,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fewtags.presence.rows import AT_ONCE, FeatureRows, mean_and_spread
+
 NEARLY_THE_SAME = 0.9  # cosine of standardised features: about 0 for two unrelated images, 1 for two copies
 SAME_MOMENT = 0.8  # enough to be judged together: a copy with another crop and brightness (results/bursts)
 NEARER = 4  # and this many times closer than a typical nearest neighbour: to a weak backbone all images look alike
 SINGLE = 0.1  # of the images are single ones, at least: the nearest neighbour of another is its copy
 _PROJECTIONS = 96  # candidates are found with this many numbers per image, then compared in full
 _ROUNDS = 3
-_ROWS_AT_ONCE = 8192
 _MOST_IN_A_CELL = 4096
 
 
 def burst_leaders(
-    unit_features: Tensor, similarity: float | None = None, seed: int = 0, least: float = NEARLY_THE_SAME
+    unit_features: FeatureRows, similarity: float | None = None, seed: int = 0, least: float = NEARLY_THE_SAME
 ) -> Tensor:
     """[N] for every image the first image of its burst; a single image is its own leader.
 
@@ -41,9 +42,9 @@ def burst_leaders(
 class _Standardised:
     """Features as directions from the mean image, standardised per dimension; computed for some rows at a time."""
 
-    def __init__(self, features: Tensor):
+    def __init__(self, features: FeatureRows):
         self.features = features
-        spread, self.mean = torch.std_mean(features, dim=0, correction=0)
+        self.mean, spread = mean_and_spread(features)
         self.scale = torch.where(spread > 1e-6, spread, torch.inf)
 
     def __getitem__(self, rows: Tensor) -> Tensor:
@@ -51,8 +52,8 @@ class _Standardised:
 
     def projected(self, generator: torch.Generator) -> Tensor:
         """[N, _PROJECTIONS] of unit length; cosines of nearly identical images are accurate to about 0.01."""
-        random = torch.randn(self.features.shape[1], _PROJECTIONS, generator=generator)
-        blocks = torch.arange(len(self.features)).split(_ROWS_AT_ONCE)
+        random = torch.randn(len(self.mean), _PROJECTIONS, generator=generator)
+        blocks = torch.arange(len(self.features)).split(AT_ONCE)
         return F.normalize(torch.cat([self[rows] @ random for rows in blocks]), dim=1)
 
 
@@ -71,7 +72,7 @@ def _cells(short: Tensor, generator: torch.Generator) -> list[Tensor]:
     """The rows nearest to each of about sqrt(N) random images, in ascending order."""
     number = max(int(len(short) ** 0.5), 1)
     centres = short[torch.randperm(len(short), generator=generator)[:number]]
-    nearest = torch.cat([(rows @ centres.T).argmax(1) for rows in short.split(_ROWS_AT_ONCE)])
+    nearest = torch.cat([(rows @ centres.T).argmax(1) for rows in short.split(AT_ONCE)])
     order = nearest.argsort(stable=True)
     return list(order.split(torch.bincount(nearest, minlength=number).tolist()))
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from fewtags.presence.estimates import Interval
 from fewtags.presence.observation import bent
 from fewtags.presence.ridge import TILT, Basis, ImageSums
+from fewtags.presence.rows import FeatureRows
 
 SPREAD = 8.0  # prior variance of an image's score, in squared log-odds; 4 to 20 rank alike
 BIAS, BIAS_SPREAD = -3.0, 3.0
@@ -124,12 +125,12 @@ class Learned:
     left_out: Tensor  # [m] and their scores, each without its own answer
     curve: Curve
 
-    def scores(self, unit_features: Tensor, prior: Tensor | None = None) -> Tensor:
+    def scores(self, unit_features: FeatureRows, prior: Tensor | None = None) -> Tensor:
         """[N]; `prior` is what the name says of the images."""
         scores = unit_features @ self.weights + self.bias
         return scores if prior is None else scores + prior
 
-    def odds(self, unit_features: Tensor, prior: Tensor | None = None) -> Tensor:
+    def odds(self, unit_features: FeatureRows, prior: Tensor | None = None) -> Tensor:
         return self.curve(self.scores(unit_features, prior))
 
     def first(self, scores: Tensor, open_rows: np.ndarray) -> np.ndarray:
@@ -169,7 +170,7 @@ class Learned:
 class Archive:
     """What all new tags of the same images share."""
 
-    features: Tensor  # [N, D] of unit length
+    features: FeatureRows  # [N, D] of unit length
     mean: Tensor  # [D]
     root: Tensor  # [D, D]: (x - mean) @ root are the images, such that dot products are prior covariances of scores
     background: Tensor  # [W] rows
@@ -178,7 +179,7 @@ class Archive:
     seen: dict[int, Tensor] = field(default_factory=dict, repr=False)  # row -> [D]; see `look`
 
     @classmethod
-    def of(cls, unit_features: Tensor, readable: np.ndarray | None = None) -> Archive:
+    def of(cls, unit_features: FeatureRows, readable: np.ndarray | None = None) -> Archive:
         rows = torch.arange(len(unit_features)) if readable is None else torch.from_numpy(np.flatnonzero(readable))
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
         sample = unit_features[rows[order[:_FITTED_TO]]]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from fewtags.config import RunConfig
 from fewtags.data.annotations import Annotations
 from fewtags.data.images import open_image
 from fewtags.data.inputs import Picture
-from fewtags.data.prepare import prepare_data
 from fewtags.engine.features import cache_root
-from fewtags.engine.model_outputs import kept_bursts, model_outputs
+from fewtags.engine.kept_judge import kept_bursts
+from fewtags.engine.model_outputs import UnitFeatures, model_outputs
 from fewtags.engine.own_images import OwnImages
 from fewtags.engine.prediction import pooled_features
-from fewtags.engine.record import load_run_config
+from fewtags.engine.record import load_run_config, load_run_data
 from fewtags.engine.run_folder import RunFolder
 from fewtags.errors import RunFailed, UserError
 from fewtags.models.backbones import ClassHead, create_backbone
@@ -29,12 +30,14 @@ from fewtags.models.clip import TextTower
 from fewtags.models.closed_form import NAME_SHARPNESS, ClosedFormHead
 from fewtags.models.phrases import Phrases, classes_of
 from fewtags.models.saved import SavedModel, damaged, load_model, read_object
+from fewtags.presence.rows import FeatureRows
 from fewtags.review.heat_maps import HeatMaps
 from fewtags.review.pictures import Pictures
 from fewtags.review.search import Search
 from fewtags.review.session import ReviewSession
 from fewtags.review.store import DecisionStore, decisions_file, has_decisions
 
+Model = Callable[[], SavedModel]  # loaded when it is first asked for: most of a review needs the judge alone
 LENGTH_OF = 16  # images that the usual length of features is measured by
 
 
@@ -50,17 +53,17 @@ class Review:
 
 def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet: bool = False) -> Review:
     """Works for runs of any method. The features are computed on first use, which takes a while."""
-    config, saved = load_run_config(run), load_model(run)
-    data = prepare_data(config.data, config.seed)
+    config, saved = load_run_config(run), cache(lambda: load_model(run))
+    data = load_run_data(run)
     own = OwnImages.of(data)
     annotations = own.annotations
-    outputs, judge = own.judge(saved, config, quiet=quiet)
+    outputs, judge = own.judge(saved, config, run=run, quiet=quiet)
     readable = outputs.readable
     file = decisions_file(run)
     store = DecisionStore(file if has_decisions(run) or not read_only else None, read_only=read_only)
     pictures = Pictures(annotations, cache_root(config.cache).parent / "thumbnails")
     name = run.resolve().name
-    features = outputs.unit_features(np.arange(len(outputs)))
+    features = UnitFeatures(outputs)
     phrases = phrases_of(saved, config, annotations, features)
     session = ReviewSession(
         annotations,
@@ -72,7 +75,7 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
         readable=readable,
         content_hash=pictures.content_hash,
         word=lambda text: phrases.find(text).scores,
-        leaders=kept_bursts(outputs, features, RunFolder(run).outputs),
+        leaders=kept_bursts(outputs, run),
     )
     search = make_search(saved, features, readable, phrases)
     about = {"run": name, "folder": str(run), "method": config.method_name, "reviewer": reviewer}
@@ -81,17 +84,17 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
 
 def open_search(run: Path, *, quiet: bool = False) -> tuple[Search, Annotations]:
     """To find images of a run without reviewing it."""
-    config, saved = load_run_config(run), load_model(run)
-    annotations = OwnImages.of(prepare_data(config.data, config.seed)).annotations
-    outputs = model_outputs(saved, annotations, config=config, quiet=quiet)
-    features = outputs.unit_features(np.arange(len(outputs)))
+    config, saved = load_run_config(run), cache(lambda: load_model(run))
+    annotations = OwnImages.of(load_run_data(run)).annotations
+    outputs = model_outputs(saved(), annotations, config=config, quiet=quiet)
+    features = UnitFeatures(outputs)
     phrases = phrases_of(saved, config, annotations, features)
     return make_search(saved, features, outputs.readable, phrases), annotations
 
 
-def make_search(saved: SavedModel, features: Tensor, readable: np.ndarray, phrases: Phrases) -> Search:
+def make_search(saved: Model, features: FeatureRows, readable: np.ndarray, phrases: Phrases) -> Search:
     def features_of(contents: Sequence[bytes]) -> Tensor:
-        return pooled_features(saved, opened(contents))
+        return pooled_features(saved(), opened(contents))
 
     return Search(features, readable, phrase=phrases.find, features_of=features_of)
 
@@ -100,12 +103,12 @@ def opened(contents: Sequence[bytes]) -> list[Picture]:
     return [open_image(content) for content in contents]
 
 
-def phrases_of(saved: SavedModel, config: RunConfig, annotations: Annotations, unit_features: Tensor) -> Phrases:
+def phrases_of(saved: Model, config: RunConfig, annotations: Annotations, unit_features: FeatureRows) -> Phrases:
     """What phrases mean to a run: by the classifier that its head goes by, else by the one of its backbone, where no
     stage of that was trained."""
-    head = saved.classifier.head
 
     def source() -> ClassHead | TextTower | None:
+        head = saved().classifier.head
         names = head.names if isinstance(head, ClosedFormHead) else None
         if names is not None and not names.unit_length:
             return classes_of(names.weight.cpu(), names.bias.cpu())
@@ -125,11 +128,12 @@ def phrases_of(saved: SavedModel, config: RunConfig, annotations: Annotations, u
         return None
 
     def sharpness() -> float:
+        head = saved().classifier.head
         if isinstance(head, ClosedFormHead):
             return float(NAME_SHARPNESS * head.feature_norm)
         unreadable: dict[int, str] = {}
         some = [annotations.root / image for image in annotations.images[:LENGTH_OF]]
-        length = pooled_features(saved, some, unreadable=unreadable).norm(dim=1)
+        length = pooled_features(saved(), some, unreadable=unreadable).norm(dim=1)
         return float(NAME_SHARPNESS * length[length > 0].mean())
 
     return Phrases(source, sharpness, unit_features)

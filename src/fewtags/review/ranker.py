@@ -24,6 +24,7 @@ from fewtags.presence.answers import Answers, Correction
 from fewtags.presence.decisions import Lesson
 from fewtags.presence.estimates import Interval
 from fewtags.presence.new_tag import NEXT, Archive, Forecast, Learned, name_prior
+from fewtags.presence.rows import FeatureRows
 from fewtags.review.labels import LabelState
 from fewtags.review.tag_book import EXAMPLE
 
@@ -49,7 +50,7 @@ class Ranker:
         self,
         state: LabelState,
         judge: Judge,
-        unit_features: Tensor,
+        unit_features: FeatureRows,
         readable: np.ndarray,
         *,
         seed: int = 0,

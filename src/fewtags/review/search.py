@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from fewtags.errors import UserError
 from fewtags.models.phrases import Found
 from fewtags.presence.ridge import unit_length
+from fewtags.presence.rows import FeatureRows, mean_and_spread
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Hits:
 class Search:
     def __init__(
         self,
-        unit_features: Tensor,
+        unit_features: FeatureRows,
         readable: np.ndarray,
         *,
         phrase: Callable[[str], Found] | None = None,
@@ -36,7 +38,10 @@ class Search:
         """`phrase` finds what a phrase says of the images; `features_of` gives the pooled features of pictures from
         elsewhere."""
         self.features, self.readable, self.phrase, self.features_of = unit_features, readable, phrase, features_of
-        self.mean = unit_features.mean(0)
+
+    @cached_property
+    def mean(self) -> Tensor:
+        return mean_and_spread(self.features)[0]
 
     def like(self, rows: Sequence[int] = (), pictures: Sequence[bytes] = (), number: int = 200) -> Hits:
         """Images that look like all of these; the examples themselves are left out. What all images share does not

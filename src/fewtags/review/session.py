@@ -30,6 +30,7 @@ from fewtags.presence.answers import Correction
 from fewtags.presence.bursts import burst_leaders
 from fewtags.presence.estimates import Estimates, estimate
 from fewtags.presence.new_tag import Forecast
+from fewtags.presence.rows import FeatureRows
 from fewtags.review.labels import LabelState, Place
 from fewtags.review.queues import QUEUES, STATUSES, LiveQueue, Queue, QueueName, Queues, Status, View
 from fewtags.review.ranker import LIKELY, Chances, Ranker
@@ -98,7 +99,7 @@ class ReviewSession:
     def __init__(
         self,
         annotations: Annotations,
-        unit_features: Tensor,
+        unit_features: FeatureRows,
         store: DecisionStore,
         *,
         judge: Judge | None = None,

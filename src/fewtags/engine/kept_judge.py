@@ -1,0 +1,119 @@
+"""What was fitted to the images of a run, kept beside it: fitting to 100,000 images takes ten seconds, loading less
+than one.
+
+It depends on the images, the model, the given labels and the code, and is fitted again if any of them has changed.
+Decisions are learned from after it was loaded, so it does not depend on them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+import fewtags.engine.judge as judging
+from fewtags import presence
+from fewtags.config import RunConfig
+from fewtags.data.annotations import Annotations
+from fewtags.data.images import DECODER
+from fewtags.engine.feature_spec import FeatureSpec
+from fewtags.engine.feature_store import FeatureStore
+from fewtags.engine.features import FeaturesOnDisk, bar_of, cache_root
+from fewtags.engine.judge import Judge
+from fewtags.engine.kept import code_of, keep, key_of, load_kept
+from fewtags.engine.model_outputs import ModelOutputs, UnitFeatures, maker_of, wanted_outputs
+from fewtags.engine.run import choose_device
+from fewtags.engine.run_folder import RunFolder
+from fewtags.engine.run_log import RunLog
+from fewtags.models.saved import SavedModel, without_paths
+from fewtags.models.tensor_files import WEIGHTS
+from fewtags.presence.bursts import burst_leaders
+
+SMALL = 2000  # images, up to which fitting takes no time worth saving
+
+
+@dataclass(frozen=True)
+class KeptJudge:
+    run: Path
+    annotations: Annotations
+    given: np.ndarray  # [N, C]
+    config: RunConfig
+    device: str
+    quiet: bool
+    store: FeatureStore
+    contents: np.ndarray  # [N, 2] of the image files
+    features_key: str
+    key: str
+
+    @classmethod
+    def of(
+        cls, run: Path, annotations: Annotations, given: np.ndarray, config: RunConfig, device: str, quiet: bool
+    ) -> KeptJudge | None:
+        """None where nothing is kept: for few images, or if the run keeps no features."""
+        weights = RunFolder(run).model / WEIGHTS
+        if len(annotations) <= SMALL or config.cache.enabled is False or not weights.is_file():
+            return None
+        store, root = FeatureStore(cache_root(config.cache)), str(annotations.root.absolute())
+        files = [*(os.path.join(root, image) for image in annotations.images), str(weights)]
+        with bar_of(RunLog(RunFolder(run), quiet), "Reading images", len(files)) as bar:
+            contents = store.contents(files, bar)
+        features_key = key_of(_settings(config, device), contents.tobytes(), code_of(presence))
+        groups = None if annotations.groups is None else annotations.groups.tobytes()
+        key = key_of(features_key, given.tobytes(), str(given.shape), groups, code_of(judging))
+        return cls(run, annotations, given, config, device, quiet, store, contents[:-1], features_key, key)
+
+    @property
+    def file(self) -> Path:
+        return RunFolder(self.run).outputs / "judge.npz"
+
+    def load(self, saved: Callable[[], SavedModel]) -> tuple[ModelOutputs, Judge] | None:
+        """None if it was not kept, or if the store has lost features: `saved` is only asked for what nobody foresees,
+        such as damaged features, and words."""
+        kept = load_kept(self.file, self.key)
+        if kept is None:
+            return None
+        shelf = self.store.shelf(FeatureSpec.from_json(str(kept["spec"])), pooled=True)
+        found, readable = shelf.find(self.contents), kept["readable"]
+        if (found[readable] < 0).any():
+            return None
+        broken = {int(row): reason for row, reason in json.loads(str(kept["broken"])).items()}
+        features = FeaturesOnDisk(
+            shelf,
+            np.where(readable, found, -1)[None],
+            broken,
+            lambda: wanted_outputs(saved(), self.annotations, self.config, self.device, self.quiet),
+        )
+        outputs = ModelOutputs(features, len(self.annotations), self.features_key)
+        names = lambda features: saved().classifier.head.name_scores(features)  # noqa: E731
+        return outputs, Judge.restored(kept, self.given, outputs.unit_features, names)
+
+    def save(self, outputs: ModelOutputs, judge: Judge, saved: Callable[[], SavedModel]) -> tuple[ModelOutputs, Judge]:
+        """What is kept, as it was given; of images whose features are in the store."""
+        spec = maker_of(saved(), self.config, self.device).spec
+        broken = np.array(json.dumps(outputs.unreadable))
+        keep(self.file, self.key, spec=np.array(spec.to_json()), broken=broken, **judge.stored())
+        return replace(outputs, key=self.features_key), judge
+
+
+def _settings(config: RunConfig, device: str) -> str:
+    """Those that the features and the fit depend on, besides the weights."""
+    settings = without_paths(config.nested())
+    values = [settings[name] for name in ("model", "input", "head")]
+    more = [DECODER, config.cache.dtype, config.cache.runtime, config.train.precision, str(choose_device(device))]
+    return json.dumps([*values, *more], sort_keys=True, default=str)
+
+
+def kept_bursts(outputs: ModelOutputs, run: Path) -> np.ndarray:
+    """[N] the first image of each one's burst. To find them takes seconds for 100,000."""
+    file = RunFolder(run).outputs / "bursts.npz"
+    kept = load_kept(file, outputs.key) if outputs.key else None
+    if kept is not None:
+        return kept["leaders"]
+    leaders = burst_leaders(UnitFeatures(outputs)).numpy()
+    if outputs.key:
+        keep(file, outputs.key, leaders=leaders)
+    return leaders
