@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from conftest import Cli
+from fewtags.commands import update as commands
 from fewtags.data.folder_scan import Changes, Snapshot, changes_between, look
 from fewtags.engine import features
 from fewtags.engine.record import load_labels
@@ -244,6 +245,24 @@ def test_without_changes_it_ends_before_torch_is_imported(archive):
     ran = subprocess.run(list(map(str, words)), capture_output=True, text=True)
     assert "Nothing has changed" in ran.stdout
     assert ran.stdout.endswith("False\n"), ran.stdout + ran.stderr
+
+
+def test_the_first_line_comes_before_any_work(archive, monkeypatch, capsys):
+    """On standard error; with --quiet there is none."""
+    said: list[str] = []
+    monkeypatch.setattr(commands.State, "is_current", lambda *_: said.append(capsys.readouterr().err) or True)
+    commands.update(archive.run, [archive.photos], commands.Tagging())
+    commands.update(archive.run, [archive.photos], commands.Tagging(), quiet=True)
+    assert said == [f"Looking for changes in {archive.photos}.\n", ""]
+
+
+def test_what_is_besides_is_not_looked_at_by_whatever_name(tmp_path):
+    for name in ("photos/a.jpg", "photos/run/b.jpg", "photos/tags.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name, encoding="utf-8")
+    (tmp_path / "link").symlink_to(tmp_path / "photos", target_is_directory=True)
+    besides = [tmp_path / "link" / "run", tmp_path / "link" / "tags.csv", tmp_path / "nowhere"]
+    assert look([tmp_path / "photos"], besides=besides).paths == [str(tmp_path / "photos" / "a.jpg")]
 
 
 def seconds_of(work) -> float:
