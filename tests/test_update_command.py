@@ -206,6 +206,37 @@ def test_killed_anywhere_and_started_again_the_result_is_the_same(stopped_at, ar
         assert (archive.photos / file.name).read_bytes() == file.read_bytes()
 
 
+def test_temporary_files_of_a_killed_update_are_gone_after_the_next(archive):
+    """Also if that comes at once: nobody else can be using them."""
+    archive.update()
+    left = archive.run / "update" / ".fewtags-0123456789abcdef.part"
+    left.write_text("half of")
+    archive.add(40)
+    archive.update()
+    assert not left.exists()
+
+
+def test_killed_while_it_cleans_up_the_next_one_does(archive, monkeypatch):
+    archive.add(40)
+
+    class Killed(BaseException):
+        pass
+
+    unlink = Path.unlink
+
+    def killed(path, missing_ok=False):
+        if path.name == "plan.json":
+            raise Killed
+        return unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Path, "unlink", killed)
+        archive.cli("update", archive.run, archive.photos, *XMP, "-q")
+    archive.update(*XMP)
+    assert sorted(file.name for file in (archive.run / "update").iterdir()) == ["seen.npz"]
+    assert "Nothing has changed" in archive.update(*XMP).out
+
+
 def test_without_changes_it_ends_before_torch_is_imported(archive):
     archive.update()
     script = "import sys; sys.argv[0] = 'fewtags'; from fewtags.cli import main\ntry:\n main()\n"

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fewtags.atomic import write_json
+from fewtags.atomic import remove_leftovers, write_json
 from fewtags.data.folder_scan import Changes, Snapshot, changes_between, look
 from fewtags.data.image_files import is_half_of_a_pair, is_image, stems_of_pictures
 from fewtags.errors import UserError
@@ -72,6 +72,7 @@ def update(run: Path, photos: Sequence[Path], tagging: Tagging, *, quiet: bool =
             return Updated([f"Nothing has changed in {places(photos)} since the last update of {run}."], [])
     must_be_finished(run)
     with only_process_in(run, "fewtags update"), working(f"Updating {run}", quiet=quiet):
+        remove_leftovers(state.folder, older_than=0)  # of an update that was killed: there is no other one now
         plan, now = state.plan(photos, besides(run, tagging))
         if plan.learned is None:
             plan.learned = learn(run, state, quiet)
@@ -180,9 +181,9 @@ class State:
         stamps |= {path: stamp for path, stamp in after.items() if path in own}
         about = {"photos": plan.photos, "watched": self.watched(), "pending": list(pending)}
         Snapshot.of(stamps).save(self.folder / "seen.npz", about)
-        for name in ("plan.json", "planned.npz"):
-            (self.folder / name).unlink(missing_ok=True)
         shutil.rmtree(self.next, ignore_errors=True)
+        for name in ("planned.npz", "plan.json"):  # the plan last: as long as it is there, the next update cleans up
+            (self.folder / name).unlink(missing_ok=True)
 
 
 def absolute(photos: Sequence[Path]) -> list[str]:
