@@ -153,8 +153,9 @@ def decide(folder: Path, number: int) -> None:
     from fewtags.review.store import DecisionStore, Draft, decisions_file
 
     unknown = np.flatnonzero(labels(number)[:, 0] == 0)[:20]
+    names = [os.path.relpath(file, folder) for file in files_of(folder, number)]  # as the run has them
     with DecisionStore(decisions_file(folder / "run")) as store:
-        drafts = [Draft(files_of(folder, number)[row], "tag 0", 0, 1 if row % 2 else -1) for row in unknown]
+        drafts = [Draft(names[row], "tag 0", 0, 1 if row % 2 else -1) for row in unknown]
         store.append(drafts, reviewer="made", queue="missing", run="run")
 
 
