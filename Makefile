@@ -58,7 +58,7 @@ test-lowest: setup  ## Run the tests on the lowest versions that pyproject.toml 
 	  $$UV pip install --quiet --python $(LOWEST) -r $(LOWEST)/lowest.txt && \
 	  $$UV pip install --quiet --python $(LOWEST) -c $(LOWEST)/lowest.txt -r tests/test-tools.txt && \
 	  $$UV pip install --quiet --python $(LOWEST) --no-deps --no-build-isolation --editable .
-	$(TEST_ENV) $(LOWEST)/$(notdir $(BIN))/python -m pytest -n 2 -m "not slow" $(LOWEST_TESTS)
+	$(TEST_ENV) $(LOWEST)/$(notdir $(BIN))/python -m pytest -n 2 --dist loadfile -m "not slow" $(LOWEST_TESTS)
 
 lint: setup  ## ruff, mypy and the one-way layers
 	$(BIN)/ruff check .

@@ -1,34 +1,46 @@
-"""The feature store with many images: how long it takes to open, to add to it, and to see that nothing has changed.
+"""The feature store with many images: how long it takes to open a review, to add photos, to see that nothing changed.
 
     .venv/bin/python benchmarks/feature_store.py [--images 100000 1000000] [--out results/feature-store]
 
 Features are made (1280 numbers per image, half precision, seed 0; 20 tags, one known in ten), files are real but hold
-only their number, so nothing is decoded. Each row of runs.csv is measured in a process of its own, one thread:
+only their number, so nothing is decoded. One thread. Each row of runs.csv is a process of its own; the last four are
+the commands as a user runs them, from the shell to the first page with a ranked queue, or to the end:
 
     fill       write the features of all images into an empty store
     open       find and read the features of all images, checksums of all chunks included
-    review     open, then what `fewtags review` needs before its first page, the first time
-    again      the same when the run was opened before
     add 100    find that 100 of the images are new, and add theirs
-    look       what `fewtags update` does if nothing has changed
+    review     `fewtags review RUN`, the first time: labels are read, the judge is fitted
+    again      the same, opened before
+    decided    the same, after 20 decisions
+    update     `fewtags update RUN photos/` with nothing to do
+    torch      `import torch`, for comparison
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
 import multiprocessing
+import os
 import resource
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.request import Request, urlopen
 
 import numpy as np
 
 DIM, TAGS, CHUNK = 1280, 20, 8192
+BACKBONE, FEW = "tf_efficientnet_lite0", 2000  # images that the run is trained on
+os.environ["OMP_NUM_THREADS"] = "1"
 COLUMNS = ("work", "images", "seconds", "cpu_seconds", "peak_gb", "on_disk_gb")
 
 
@@ -45,12 +57,22 @@ def make_files(folder: Path, number: int) -> None:
 
 
 def shelf_of(folder: Path) -> Any:
-    from fewtags.engine.feature_spec import PLAIN, FeatureSpec
-    from fewtags.engine.feature_store import FeatureStore
+    """The shelf that the run will look for its features in."""
+    import timm
+    import torch
+    from safetensors.torch import save_file
 
-    return FeatureStore(folder / "store").shelf(
-        FeatureSpec(("made",), "made", 224, PLAIN, 1, "exact", "fp16"), pooled=True
-    )
+    from fewtags.data.preprocess import InputConfig
+    from fewtags.engine.feature_spec import FeatureSpec
+    from fewtags.engine.feature_store import FeatureStore
+    from fewtags.models.backbones import create_backbone
+
+    weights = folder / "weights.safetensors"
+    if not weights.is_file():
+        torch.manual_seed(0)
+        save_file(timm.create_model(BACKBONE, pretrained=False).state_dict(), weights)
+    backbone = create_backbone(BACKBONE, pretrained=False, weights=weights).all_frozen()
+    return FeatureStore(folder / "store").shelf(FeatureSpec.of(backbone, InputConfig(augment=False)), pooled=True)
 
 
 def made(first: int, last: int) -> Any:
@@ -82,47 +104,63 @@ def fill(folder: Path, number: int) -> None:
             writer.commit()
 
 
-def outputs_of(folder: Path, number: int) -> Any:
-    """As `engine.features` reads them: what is small is loaded and checked at once, the rest is mapped."""
-    from fewtags.engine.features import IN_MEMORY, LoadedFeatures, read_rows
-    from fewtags.engine.model_outputs import ModelOutputs
-
+def open_it(folder: Path, number: int) -> None:
     shelf = shelf_of(folder)
     found = shelf.find(shelf.store.contents(files_of(folder, number)))
-    assert (found >= 0).all()
-    if len(found) * shelf.row_bytes <= IN_MEMORY:
-        return ModelOutputs(LoadedFeatures(read_rows(shelf, found)[None], {}, "made"), number)
-
-    class Mapped:
-        num_views, broken, identity = 1, dict[int, str](), "made"
-
-        def rows(self, view: int, index: Any) -> Any:
-            return read_rows(shelf, found[index.numpy()]).float()
-
-    return ModelOutputs(Mapped(), number)
+    for first in range(0, number, CHUNK):
+        shelf.read(found[first : first + CHUNK])
 
 
-def open_it(folder: Path, number: int) -> None:
-    outputs = outputs_of(folder, number)
-    for rows in outputs.chunks():
-        outputs.features.rows(0, __import__("torch").from_numpy(rows))
+def make_run(folder: Path, number: int) -> None:
+    """A run of `instant` on the first images, whose data is then all of them: what was trained does not matter here."""
+    given = labels(number)
+    with (folder / "tags.csv").open("w") as all_tags, (folder / "few.csv").open("w") as few:
+        for out, rows in ((all_tags, number), (few, FEW)):
+            print("image,tags", file=out)
+            for file, row in zip(files_of(folder, rows), given, strict=False):
+                print(f"{file},{';'.join(f'tag {c}' for c in np.flatnonzero(row))}", file=out)
+    fewtags(
+        folder, "train", folder / "few.csv", "--method", "instant", "--out", folder / "run", "-q", "--allow-outside",
+        f"model.backbone={BACKBONE}", f"model.weights={folder / 'weights.safetensors'}",
+        f"cache.folder={folder / 'store'}",
+    )  # fmt: skip
+    config = folder / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("few.csv", "tags.csv"))
+
+
+def fewtags(folder: Path, *words: object) -> None:
+    subprocess.run([sys.executable, "-m", "fewtags", *map(str, words)], check=True, cwd=folder, stdout=subprocess.PIPE)
 
 
 def review(folder: Path, number: int) -> None:
-    from fewtags.data.annotations import Annotations
-    from fewtags.engine.judge import Judge
-    from fewtags.engine.model_outputs import kept_bursts
-    from fewtags.review.session import ReviewSession
-    from fewtags.review.store import DecisionStore
+    """Until the first queue is there."""
+    words = [sys.executable, "-m", "fewtags", "review", str(folder / "run"), "--no-browser", "--quiet"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        link = urlsplit(server.stdout.readline().strip())
+        (token,) = parse_qs(link.query)["token"]
+        headers = {"x-fewtags-token": token, "cookie": f"fewtags-review-{link.port}={token}"}
 
-    outputs, given = outputs_of(folder, number), labels(number)
-    names = [f"{row:07d}.jpg" for row in range(number)]
-    annotations = Annotations(folder, names, [f"tag {c}" for c in range(TAGS)], given, np.full(number, "train"))
-    judge = Judge.of(outputs, given)
-    features = outputs.unit_features(np.arange(number))
-    leaders = kept_bursts(outputs, features, folder / "opened")
-    session = ReviewSession(annotations, features, DecisionStore(None), judge=judge, leaders=leaders)
-    assert len(session) == number
+        def ask(path: str) -> Any:
+            with urlopen(Request(f"http://{link.netloc}/api/{path}", headers=headers)) as answer:
+                return json.load(answer)
+
+        ask(f"queues?{urlencode({'tag': ask('session')['tags'][0]['name']})}")
+        server.send_signal(signal.SIGINT)
+
+
+def decide(folder: Path, number: int) -> None:
+    from fewtags.review.store import DecisionStore, Draft, decisions_file
+
+    unknown = np.flatnonzero(labels(number)[:, 0] == 0)[:20]
+    names = [os.path.relpath(file, folder) for file in files_of(folder, number)]  # as the run has them
+    with DecisionStore(decisions_file(folder / "run")) as store:
+        drafts = [Draft(names[row], "tag 0", 0, 1 if row % 2 else -1) for row in unknown]
+        store.append(drafts, reviewer="made", queue="missing", run="run")
+
+
+def update(folder: Path, number: int) -> None:
+    fewtags(folder, "update", folder / "run", folder / "photos", "-q")
 
 
 def add(folder: Path, number: int) -> None:
@@ -138,30 +176,29 @@ def add(folder: Path, number: int) -> None:
         writer.add(keys[missing], made(number, number + 100))
 
 
-def look_again(folder: Path, number: int) -> None:
-    from fewtags.data.folder_scan import Snapshot, look
-
-    snapshot = Snapshot.load(folder / "seen.npz")
-    assert snapshot is not None
-    assert look([folder / "photos"]) == snapshot[0]
+def import_torch(folder: Path, number: int) -> None:
+    subprocess.run([sys.executable, "-c", "import torch"], check=True)
 
 
 WORK: dict[str, Callable[[Path, int], None]] = {
-    "fill": fill, "open": open_it, "review": review, "again": review, "add 100": add, "look": look_again,
+    "fill": fill, "open": open_it, "add 100": add, "review": review, "again": review, "decided": review,
+    "update": update, "torch": import_torch,
 }  # fmt: skip
+BEFORE = {"fill": make_files, "review": make_run, "decided": decide, "update": update}
+
+
+def used() -> float:
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def measured(work: str, folder: Path, number: int, answers: Any) -> None:
-    import torch
-
-    torch.set_num_threads(1)
-    import fewtags.engine.judge
-    import fewtags.review.session  # noqa: F401
-
-    wall, cpu = time.perf_counter(), time.process_time()
+    if work in ("fill", "open", "add 100"):
+        shelf_of(folder)  # imports what these need; a command's start is part of its own time
+    wall, cpu = time.perf_counter(), used()
     WORK[work](folder, number)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    answers.put((time.perf_counter() - wall, time.process_time() - cpu, peak))
+    who = resource.RUSAGE_CHILDREN if WORK[work] in (review, update, import_torch) else resource.RUSAGE_SELF
+    peak = resource.getrusage(who).ru_maxrss / 1e6
+    answers.put((time.perf_counter() - wall, used() - cpu, peak))
 
 
 def half_precision(shared: Path, out: Path) -> None:
@@ -223,12 +260,8 @@ def main() -> None:
         for number in options.images:
             folder = Path(tempfile.mkdtemp(prefix="fewtags-store-"))
             try:
-                make_files(folder, number)
                 for work in WORK:
-                    if work == "look":
-                        from fewtags.data.folder_scan import look
-
-                        look([folder / "photos"]).save(folder / "seen.npz", {})
+                    BEFORE.get(work, lambda *_: None)(folder, number)
                     answers = context.Queue()
                     child = context.Process(target=measured, args=(work, folder, number, answers))
                     child.start()

@@ -37,6 +37,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,6 +52,7 @@ from fewtags.engine.feature_spec import PLAIN, FeatureSpec
 from fewtags.engine.feature_store import DamagedChunks, FeatureStore, Shelf
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
+from fewtags.locks import LOCK
 from fewtags.methods import METHODS
 from fewtags.review.store import DecisionStore, Draft
 
@@ -379,15 +381,16 @@ class Archive:
         tagging = Tagging(write="xmp", options={"marker": "auto"}, thresholds={"threshold": 0.0})
         return Child(lambda: update(self.run, [self.photos], tagging, quiet=True) and None)
 
-    def content(self) -> dict[str, object]:
+    def content(self) -> dict[str, Any]:
         """Of every file of the run and every sidecar, but for times; and that an update finds nothing left to do."""
         from fewtags.commands.update import Tagging, update
 
-        found: dict[str, object] = {file.name: file.read_bytes() for file in self.photos.glob("*.xmp")}
+        found: dict[str, Any] = {file.name: file.read_bytes() for file in self.photos.glob("*.xmp")}
         for name in ("model/model.safetensors", "labels.npz", "update/plan.json"):
             file = self.run / name
             found[name] = file.read_bytes() if file.is_file() else None
-        found["files"] = sorted(str(f.relative_to(self.run)) for f in self.run.rglob("*") if f.is_file())
+        files = [file for file in self.run.rglob("*") if file.is_file() and not file.name.startswith(LOCK)]
+        found["files"] = sorted(str(file.relative_to(self.run)) for file in files)  # a lock that nobody holds may stay
         found["probabilities"] = [
             np.load(file)["probabilities"].tobytes() for file in self.run.glob("predictions*.npz")
         ]
@@ -395,7 +398,7 @@ class Archive:
         return found
 
 
-def kill_update(archive: Archive, expected: dict[str, object], took: float, kills: Kills) -> None:
+def kill_update(archive: Archive, expected: dict[str, Any], took: float, kills: Kills) -> None:
     killed = []
     archive.as_it_was()
     for _ in range(MOST_KILLS_OF_AN_UPDATE):
@@ -407,7 +410,9 @@ def kill_update(archive: Archive, expected: dict[str, object], took: float, kill
         killed.append((seconds, steps[0] if steps else "nothing"))
     archive.update().ended_within(600)
     found = archive.content()
-    different = [name for name in {*expected, *found} if found.get(name) != expected.get(name)]
+    different = sorted(name for name in {*expected, *found} if found.get(name) != expected.get(name))
+    if "files" in different:
+        different += sorted({*found["files"]} ^ {*expected["files"]})
     outcome = f"other {', '.join(different)}" if different else "as if never killed"
     for seconds, left in killed:
         kills.add(seconds, left, outcome)

@@ -21,6 +21,7 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.formats import read_annotations
 from fewtags.engine.record import load_labels, load_run_config, load_run_data
 from fewtags.engine.training import train
+from fewtags.errors import DataError
 from fewtags.models.saved import load_model
 from fewtags.review.store import DecisionStore, Draft, decisions_file
 
@@ -191,6 +192,26 @@ def test_a_label_file_that_is_edited_meanwhile_is_said(cli: Cli, reviewed: Path,
     answer = cli("apply", reviewed, "--yes")
     assert (answer.code, "was changed while it was read; run the command again" in answer.err) == (3, True), answer.err
     assert not (reviewed / "reviewed").exists()
+
+
+@pytest.mark.parametrize("edit", ["another tag", "removed"])
+def test_labels_that_are_edited_while_the_plan_is_read_are_not_lost(cli: Cli, reviewed: Path, tmp_path: Path, edit):
+    """`apply` asks before it writes; what comes between would be missing from the new file."""
+    tags, out = tmp_path / "tags.csv", tmp_path / "new.csv"
+    planned = apply.plan(reviewed, out, write_as="same", force=False)
+    tags.unlink() if edit == "removed" else tags.write_text(tags.read_text() + "Ann,47.png,red\n")
+    with pytest.raises(DataError, match="edited since these changes were listed; run the command again"):
+        planned.write()
+    assert sorted(file.name for file in tmp_path.glob("*.csv*")) == ([] if edit == "removed" else ["tags.csv"])
+
+
+def test_a_text_file_that_is_edited_while_the_plan_is_read_is_not_lost(reviewed_text_files: Path, tmp_path: Path):
+    planned = apply.plan(reviewed_text_files, tmp_path / "new", write_as="same", force=False)
+    edited = next((tmp_path / "photos").rglob("*.txt"))
+    edited.write_text("red, blue\n")
+    with pytest.raises(DataError, match="edited since these changes were listed"):
+        planned.write()
+    assert not (tmp_path / "new").exists()
 
 
 READ_ONLY = """

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from conftest import TINY
+from fewtags.config import load_config
 from fewtags.data.annotations import Annotations
 from fewtags.data.prepare import DataConfig
 from fewtags.engine import kept, kept_judge, kept_labels
 from fewtags.engine.own_images import OwnImages
 from fewtags.engine.record import load_run_config, load_run_data
+from fewtags.engine.training import train
 from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.saved import SavedModel, load_model
 from fewtags.review.opening import open_review
@@ -58,6 +61,15 @@ def test_a_kept_judge_says_the_same_as_a_fresh_one_without_the_model(run: Path):
     features = fresh.outputs.unit_features(np.arange(4))
     for one, other in zip(again.judge.elsewhere(features), fresh.judge.elsewhere(features), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_train_leaves_it_for_the_first_review(patches, some_tags, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It judges the same images to estimate the quality."""
+    monkeypatch.setattr(kept_judge, "SMALL", 0)
+    settings = [value for value in TINY if not value.startswith("method=")]
+    data = {"source": str(patches.root), "tags": str(some_tags)}
+    train(load_config(None, [*settings, "method=instant"], data=data), tmp_path / "run", quiet=True)
+    assert not Opened(tmp_path / "run").fitted
 
 
 def test_a_changed_label_is_judged_anew(run: Path):

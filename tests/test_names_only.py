@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -13,7 +14,11 @@ from safetensors.torch import save_file
 
 from conftest import Cli
 from fewtags.data.formats import read_annotations
+from fewtags.engine.record import load_run_data
 from fewtags.errors import UserError
+from fewtags.labels import ABSENT, PRESENT
+from fewtags.review.opening import open_review
+from fewtags.review.session import Answer, View
 
 BACKBONE = ("--backbone", "test_resnet", "input.size=32", "train.device=cpu")
 
@@ -115,3 +120,32 @@ def test_names_that_nobody_knows_are_said(cli: Cli, photos, weights, tmp_path):
     assert "knows none of the names (xqzzy)" in answer.err
     answer = cli("train", photos, "--categories", "dog", *BACKBONE, "model.pretrained=false", "--out", tmp_path / "r")
     assert answer.code == 3
+
+
+def test_from_words_alone_to_a_tagger_by_a_review(cli: Cli, photos, weights, tmp_path):
+    """`train photos/ --categories lighthouse,pier`, then answers on the page, then what every other run can do."""
+    run, second = tmp_path / "run", tmp_path / "second"
+    names = ("--categories", "lighthouse,pier", "--weights", weights, *BACKBONE)
+    assert cli("train", photos, *names, "--out", run, "-q").code == 0
+    session = open_review(run, reviewer="ann", quiet=True).session
+    assert session.names == ["lighthouse", "pier"]
+    truth = np.array([name.endswith(("0.png", "1.png", "2.png")) for name in session.annotations.images])
+    queue = session.queue(View("lighthouse", "missing", lowest=0.0))
+    assert len(queue.order) == 24  # all of them are asked about, the likeliest by the word first
+    for row in queue.order[:16].tolist():
+        session.decide([Answer(row, "lighthouse", PRESENT if truth[row] else ABSENT)], queue="missing")
+    assert session.summary("lighthouse").known == truth[queue.order[:16]].sum()
+    session.store.close()
+
+    applied = cli("apply", run, "--out", tmp_path / "tags.jsonl", "--as", "jsonl", "--yes")
+    assert applied.code == 0, applied.err
+    again = cli("train", "--reviewed", run, "--out", second, "-q")
+    assert again.code == 0, again.err
+    known = load_run_data(second).train
+    assert known.categories == ["lighthouse", "pier"]
+    assert set(np.unique(known.labels[:, 0])) >= {PRESENT, ABSENT}
+    assert not known.labels[:, 1].any()
+    told = cli("predict", second, photos, "--all-scores", "-q")
+    rows = list(csv.DictReader(io.StringIO(told.out)))
+    assert len(rows) == 24
+    assert cli("discover", second, "-q").code == 0

@@ -85,6 +85,19 @@ def test_work_without_an_end_in_sight_says_how_long_it_takes(monkeypatch):
     assert not out.getvalue(), "a bar of its own speaks instead, and quiet is quiet"
 
 
+def test_of_two_jobs_the_inner_one_speaks(monkeypatch):
+    monkeypatch.setattr(progress, "FIRST_LINE", 0.05)
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.05)
+    out = io.StringIO()
+    with working("Updating", Console(file=out, width=200)):
+        with working("Fitting", Console(file=out, width=200)):
+            while out.getvalue().count("\n") < 3:
+                time.sleep(0.01)
+        assert set(re.findall(r"^\w+", out.getvalue(), re.MULTILINE)) == {"Fitting"}
+        while "Updating" not in out.getvalue():
+            time.sleep(0.01)
+
+
 def test_quiet_says_nothing():
     out = io.StringIO()
     ProgressBar("Tagging", 1, Console(file=out), quiet=True).step()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from conftest import Cli
+from fewtags.commands import update as commands
 from fewtags.data.folder_scan import Changes, Snapshot, changes_between, look
 from fewtags.engine import features
 from fewtags.engine.record import load_labels
@@ -205,6 +206,37 @@ def test_killed_anywhere_and_started_again_the_result_is_the_same(stopped_at, ar
         assert (archive.photos / file.name).read_bytes() == file.read_bytes()
 
 
+def test_temporary_files_of_a_killed_update_are_gone_after_the_next(archive):
+    """Also if that comes at once: nobody else can be using them."""
+    archive.update()
+    left = archive.run / "update" / ".fewtags-0123456789abcdef.part"
+    left.write_text("half of")
+    archive.add(40)
+    archive.update()
+    assert not left.exists()
+
+
+def test_killed_while_it_cleans_up_the_next_one_does(archive, monkeypatch):
+    archive.add(40)
+
+    class Killed(BaseException):
+        pass
+
+    unlink = Path.unlink
+
+    def killed(path, missing_ok=False):
+        if path.name == "plan.json":
+            raise Killed
+        return unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Path, "unlink", killed)
+        archive.cli("update", archive.run, archive.photos, *XMP, "-q")
+    archive.update(*XMP)
+    assert sorted(file.name for file in (archive.run / "update").iterdir()) == ["seen.npz"]
+    assert "Nothing has changed" in archive.update(*XMP).out
+
+
 def test_without_changes_it_ends_before_torch_is_imported(archive):
     archive.update()
     script = "import sys; sys.argv[0] = 'fewtags'; from fewtags.cli import main\ntry:\n main()\n"
@@ -213,6 +245,24 @@ def test_without_changes_it_ends_before_torch_is_imported(archive):
     ran = subprocess.run(list(map(str, words)), capture_output=True, text=True)
     assert "Nothing has changed" in ran.stdout
     assert ran.stdout.endswith("False\n"), ran.stdout + ran.stderr
+
+
+def test_the_first_line_comes_before_any_work(archive, monkeypatch, capsys):
+    """On standard error; with --quiet there is none."""
+    said: list[str] = []
+    monkeypatch.setattr(commands.State, "is_current", lambda *_: said.append(capsys.readouterr().err) or True)
+    commands.update(archive.run, [archive.photos], commands.Tagging())
+    commands.update(archive.run, [archive.photos], commands.Tagging(), quiet=True)
+    assert said == [f"Looking for changes in {archive.photos}.\n", ""]
+
+
+def test_what_is_besides_is_not_looked_at_by_whatever_name(tmp_path):
+    for name in ("photos/a.jpg", "photos/run/b.jpg", "photos/tags.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name, encoding="utf-8")
+    (tmp_path / "link").symlink_to(tmp_path / "photos", target_is_directory=True)
+    besides = [tmp_path / "link" / "run", tmp_path / "link" / "tags.csv", tmp_path / "nowhere"]
+    assert look([tmp_path / "photos"], besides=besides).paths == [str(tmp_path / "photos" / "a.jpg")]
 
 
 def seconds_of(work) -> float:

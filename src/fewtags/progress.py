@@ -19,6 +19,7 @@ BURST = 0.25  # steps within so many seconds come together
 
 now = time.monotonic
 _bars: list[ProgressBar] = []  # those that are shown
+_titles: list[object] = []  # of `working`, the innermost last
 
 
 class Speed:
@@ -121,27 +122,32 @@ def progress_bar(
 def working(title: str, console: Console | None = None, quiet: bool = False) -> Iterator[None]:
     """For work whose end cannot be foreseen: if it takes longer than two seconds, a line says what and for how long.
 
-    Where a part of it has a bar of its own, that one speaks instead.
+    Where a part of it has a bar of its own, or is said to be worked on itself, that one speaks instead.
     """
     out, ended, started = console or Console(stderr=True), threading.Event(), now()
+    me = object()
 
     def tell() -> None:
         wait = FIRST_LINE
         while not ended.wait(wait):
-            wait = FIRST_LINE if _bars else PLAIN_SECONDS
-            if not _bars:
+            speaks = not _bars and _titles[-1] is me
+            wait = PLAIN_SECONDS if speaks else FIRST_LINE
+            if speaks:
                 so_far = f"{title}: {duration(now() - started)} so far"
                 out.print(so_far, highlight=False, markup=False, soft_wrap=True)
 
     thread = threading.Thread(target=tell, daemon=True, name="fewtags-working")
-    if not quiet:
-        thread.start()
+    if quiet:
+        yield
+        return
+    _titles.append(me)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
-        if not quiet:
-            thread.join()
+        thread.join()
+        _titles.remove(me)
 
 
 def duration(seconds: float) -> str:

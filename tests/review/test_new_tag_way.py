@@ -1,4 +1,4 @@
-"""A new tag goes on from the review: `apply`, `train --reviewed`, `compare`, `predict`, and the same in Python."""
+"""A new tag goes on from the review: `apply`, `train --reviewed`, `compare`, `export`, `predict`; and in Python."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fewtags import Tagger
 from fewtags.data.annotations import Annotations
 from fewtags.data.decisions import read_decisions
 from fewtags.data.formats import read_annotations
+from fewtags.engine.onnx_tagger import ExportedTagger
 from fewtags.engine.record import load_run_data
 from fewtags.errors import UserError
 from fewtags.labels import ABSENT, PRESENT
@@ -44,7 +45,7 @@ def answered(session: ReviewSession, truth: np.ndarray, tag: str, number: int = 
     session.decide(answers, queue="missing", reviewer=reviewer)
 
 
-def test_a_new_tag_is_applied_trained_compared_and_predicted(cli: Cli, run, session, patches, tmp_path):
+def test_a_new_tag_is_applied_trained_compared_exported_and_predicted(cli: Cli, run, session, patches, tmp_path):
     """What the pictures' own labels call "red" is the new tag "crimson"."""
     truth = truth_of(patches, session, "red")
     session.add_tag("Rot", examples=[int(np.flatnonzero(truth)[0])])
@@ -71,6 +72,19 @@ def test_a_new_tag_is_applied_trained_compared_and_predicted(cli: Cli, run, sess
     assert compared.code == 0, compared.err
     assert "crimson" in compared.out
     assert "100 % agreement" in " ".join(compared.out.split())
+
+    pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+    before = cli("export", run, "--out", tmp_path / "before.onnx")
+    assert before.code == 0, before.err
+    assert "Not in it: crimson" in before.out
+    assert f"`fewtags train --reviewed {run}`" in before.out
+    after = cli("export", tmp_path / "second", "--out", tmp_path / "after.onnx")
+    assert after.code == 0, after.err
+    assert "Not in it" not in after.out
+    assert ExportedTagger(tmp_path / "after.onnx").categories[-1] == "crimson"
+    by_file = cli("predict", tmp_path / "after.onnx", patches.root, "--out", tmp_path / "by-file.csv", "-q")
+    assert by_file.code == 0, by_file.err
+    assert "crimson" in (tmp_path / "by-file.csv").read_text()
 
     told = cli("predict", tmp_path / "second", patches.root, "--out", tmp_path / "said.csv", "-q")
     assert told.code == 0, told.err

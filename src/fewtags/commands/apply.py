@@ -48,6 +48,8 @@ class Plan:
     new: Rewritten
     place: Path  # the output file or folder
     unknown_labels: int  # decisions about images or tags not in the source
+    state: Callable[[], str]  # of the source as it is now: differs once anybody has changed its labels
+    planned: str  # its state when the plan was made
 
     def write(self) -> str:
         """Write, verify by reading back, and only then keep it. Returns how to train with it."""
@@ -61,12 +63,18 @@ class Plan:
             with naming(self.place, instead_of=temporary):
                 self.new.write(temporary, self.annotations)
                 check_rewritten(self.new, temporary, self.annotations, self.changes)
+                self.must_be_current()
                 flush_all(temporary)
                 temporary.replace(self.place)
                 flush_folder(self.place.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True) if temporary.is_dir() else temporary.unlink(missing_ok=True)
         return f"{self.place}\nTrain with it: {self.command()}"
+
+    def must_be_current(self) -> None:
+        """A person reads the plan for minutes; what somebody else adds to the labels meanwhile must not get lost."""
+        if self.state() != self.planned:
+            raise DataError("The labels were edited since these changes were listed; run the command again.")
 
     def command(self) -> str:
         if not isinstance(self.new.content, bytes):
@@ -92,7 +100,8 @@ def plan(run: Path, out: Path | None, *, write_as: str, force: bool, moved_to: P
     config = load_run_config(run)
     labels = {label: decision.label for label, decision in latest(decisions).items() if decision.image}
     hidden = config.data.known is not None
-    with not_changed_meanwhile(label_source(run, moved_to).file):
+    source = label_source(run, moved_to).file
+    with not_changed_meanwhile(source):
         annotations = labels_of_experiment(run, moved_to) if hidden else source_labels(run, moved_to)
         new = {decision.tag for decision in decisions if decision.tag_is == "new"} - set(annotations.categories)
         annotations = with_tags_of(annotations, [d for d in decisions if d.tag_is == "new"])
@@ -105,7 +114,13 @@ def plan(run: Path, out: Path | None, *, write_as: str, force: bool, moved_to: P
     place = out or RunFolder(run).path / "reviewed" / written.name
     known_images, known_tags = set(annotations.images), set(annotations.categories)
     strange = sum(image not in known_images or tag not in known_tags for image, tag in labels)
-    return Plan(run, annotations, changes, written, place, strange)
+
+    def state() -> str:
+        if source is not None:
+            return file_checksum(source) if source.is_file() else ""
+        return "" if hidden else source_labels(run, moved_to).content_hash()
+
+    return Plan(run, annotations, changes, written, place, strange, state, state())
 
 
 @contextmanager

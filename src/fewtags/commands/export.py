@@ -19,6 +19,8 @@ from fewtags.errors import UserError
 from fewtags.export.onnx_file import INT8_IMAGES, export_model, write_layout
 from fewtags.export.timm_folder import export_to_timm
 from fewtags.models.saved import SavedModel, load_model
+from fewtags.review.store import DecisionStore, decisions_file, has_decisions
+from fewtags.review.tag_book import TagBook
 
 NUM_CHECKED = 64  # images the exported file is compared on
 NUM_MEASURED = 500  # held-out images the cost of quantisation is measured on
@@ -27,14 +29,15 @@ NUM_MEASURED = 500  # held-out images the cost of quantisation is measured on
 def export(
     run: Path, *, to: str, out: Path | None, int8: bool, images: Sequence[Path], layout: bool
 ) -> tuple[Path, list[str]]:
-    """Write the file; returns sentences about how it compares with torch."""
+    """Write the file; returns sentences about how it compares with torch, and about tags that it has not."""
     saved = load_model(run)
+    missing = tags_of_the_page(run, saved.categories)
     if to == "timm":
         if int8 or layout:
             raise UserError(f"--to timm writes a folder for timm; remove {'--int8' if int8 else '--layout'}.")
         folder = out or run / "timm"
         difference = export_to_timm(saved, folder)
-        return folder, [f"Compared with timm's own model: largest difference of a logit {difference:.2g}."]
+        return folder, [f"Compared with timm's own model: largest difference of a logit {difference:.2g}.", *missing]
     suffix = ".xml" if to == "openvino" else ".onnx"
     file = (out or run / "model").with_suffix(suffix) if out is None or not out.suffix else out
     if layout:
@@ -47,7 +50,22 @@ def export(
     check = export_model(saved, file, to=to, int8=int8, images=checked, for_imgutils=layout)
     if layout:
         write_layout(saved, file.parent)
-    return file, [str(check), *([cost] if int8 and (cost := int8_cost(saved, file, data)) else [])]
+    return file, [str(check), *([cost] if int8 and (cost := int8_cost(saved, file, data)) else []), *missing]
+
+
+def tags_of_the_page(run: Path, categories: Sequence[str]) -> list[str]:
+    """A sentence, if reviewers have made or renamed tags since the model was trained."""
+    if not RunFolder(run).is_run or not has_decisions(run):
+        return []
+    with DecisionStore(decisions_file(run), read_only=True) as store:
+        names = [tag.name for tag in TagBook.of(categories, store).tags if not tag.gone]
+    new = [name for name in names if name not in categories]
+    if not new:
+        return []
+    return [
+        f"Not in it: {', '.join(new)}, as named on the review page since this model was trained. "
+        f"`fewtags train --reviewed {run}` makes a model to export that knows {'it' if len(new) == 1 else 'them'}."
+    ]
 
 
 def own_data(run: Path) -> RunData | None:

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fewtags.atomic import write_json
+from fewtags.atomic import remove_leftovers, write_json
 from fewtags.data.folder_scan import Changes, Snapshot, changes_between, look
 from fewtags.data.image_files import is_half_of_a_pair, is_image, stems_of_pictures
 from fewtags.errors import UserError
 from fewtags.locks import only_process_in
+from fewtags.progress import working
 from fewtags.wording import plural
 
 if TYPE_CHECKING:
@@ -62,11 +64,15 @@ class Updated:
 
 
 def update(run: Path, photos: Sequence[Path], tagging: Tagging, *, quiet: bool = False) -> Updated:
-    state = State(run)
-    if state.is_current(photos, tagging):
-        return Updated([f"Nothing has changed in {places(photos)} since the last update of {run}."], [])
+    if not quiet:
+        print(f"Looking for changes in {places(photos)}.", file=sys.stderr, flush=True)
+    with working("Looking for changes", quiet=quiet):
+        state = State(run)
+        if state.is_current(photos, tagging):
+            return Updated([f"Nothing has changed in {places(photos)} since the last update of {run}."], [])
     must_be_finished(run)
-    with only_process_in(run, "fewtags update"):
+    with only_process_in(run, "fewtags update"), working(f"Updating {run}", quiet=quiet):
+        remove_leftovers(state.folder, older_than=0)  # of an update that was killed: there is no other one now
         plan, now = state.plan(photos, besides(run, tagging))
         if plan.learned is None:
             plan.learned = learn(run, state, quiet)
@@ -175,9 +181,9 @@ class State:
         stamps |= {path: stamp for path, stamp in after.items() if path in own}
         about = {"photos": plan.photos, "watched": self.watched(), "pending": list(pending)}
         Snapshot.of(stamps).save(self.folder / "seen.npz", about)
-        for name in ("plan.json", "planned.npz"):
-            (self.folder / name).unlink(missing_ok=True)
         shutil.rmtree(self.next, ignore_errors=True)
+        for name in ("planned.npz", "plan.json"):  # the plan last: as long as it is there, the next update cleans up
+            (self.folder / name).unlink(missing_ok=True)
 
 
 def absolute(photos: Sequence[Path]) -> list[str]:

@@ -71,7 +71,7 @@ def unpacked(content: np.ndarray) -> list[str]:
 
 def look(places: Iterable[str | Path], *, besides: Iterable[str | Path] = ()) -> Snapshot:
     """At files and folders, `besides` some of them."""
-    excluded = {os.path.realpath(place) for place in besides}
+    excluded = {(status.st_dev, status.st_ino) for place in besides if (status := _status(place)) is not None}
     stamps: dict[str, tuple[int, ...]] = {}
     for place in sorted({os.path.abspath(place) for place in places}):
         if os.path.isfile(place):
@@ -83,16 +83,26 @@ def look(places: Iterable[str | Path], *, besides: Iterable[str | Path] = ()) ->
     return Snapshot.of(stamps)
 
 
-def _below(folder: str, excluded: set[str]) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _below(folder: str, excluded: set[tuple[int, int]]) -> Iterator[tuple[str, tuple[int, ...]]]:
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith("."):
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if entry.name.startswith(".") or not (is_folder or entry.is_file()):
                 continue
-            if entry.is_dir(follow_symlinks=False):
-                if os.path.realpath(entry.path) not in excluded:
-                    yield from _below(entry.path, excluded)
-            elif entry.is_file() and (not excluded or os.path.realpath(entry.path) not in excluded):
-                yield entry.path, _stamp(entry.stat())
+            status = os.stat(entry.path)  # that of the entry has no inode on Windows
+            if (status.st_dev, status.st_ino) in excluded:
+                continue
+            if is_folder:
+                yield from _below(entry.path, excluded)
+            else:
+                yield entry.path, _stamp(status)
+
+
+def _status(place: str | Path) -> os.stat_result | None:
+    try:
+        return os.stat(place)
+    except OSError:
+        return None
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:

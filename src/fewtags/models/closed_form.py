@@ -95,9 +95,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         # Decisions that `relabel` was told: of which image, and [n, 4] its place there, category, label, label before.
         self.register_buffer("told_features", torch.zeros(0, in_channels))
         self.register_buffer("told_labels", torch.zeros(0, 4, dtype=torch.int32))
-        self.register_buffer(
-            "told_odds", torch.zeros(0)
-        )  # [n] before, judged without itself; NaN: new image
+        self.register_buffer("told_odds", torch.zeros(0))  # [n] before, judged without itself; NaN: new image
         self.residual = Residual(config, in_channels, num_categories) if config.residual else None
         average = not config.residual and not config.windows
         self.spec = replace(self.spec, looks_at_the_average=average, settles=config.residual)

@@ -115,8 +115,10 @@ class Basis:
 
     def rotate(self, features: Tensor) -> Tensor:
         """[N, D] features in the eigenbasis."""
-        parts = (features[rows] for rows in slices(len(features), _IMAGES_AT_ONCE))
-        return torch.cat([((unit_length(part) - self.mean) / self.scale) @ self.vectors for part in parts])
+        rotated = self.vectors.new_empty(len(features), len(self.vectors))  # torch.cat would need the memory twice
+        for rows in slices(len(features), _IMAGES_AT_ONCE):
+            rotated[rows] = ((unit_length(features[rows]) - self.mean) / self.scale) @ self.vectors
+        return rotated
 
     def means(self, sums: ImageSums) -> Tensor:
         """[C, D] weighted mean of each category's positives in the eigenbasis; 0 where there is none."""

@@ -315,6 +315,16 @@ async def read_body(request: Request, most: int) -> bytes:
     return bytes(content)
 
 
+def with_plain_type(scope: Scope) -> Scope:
+    """`Multipart/Form-Data` in small letters, the only ones that earlier versions of Starlette know a form by."""
+
+    def plain(name: bytes, value: bytes) -> bytes:
+        kind, mark, rest = value.partition(b";")
+        return kind.lower() + mark + rest if name == b"content-type" else value
+
+    return {**scope, "headers": [(name, plain(name, value)) for name, value in scope["headers"]]}
+
+
 async def form_files(request: Request, content: bytes, most: int) -> list[tuple[str | None, bytes]]:
     """The files of a multipart form that was already read."""
 
@@ -322,7 +332,7 @@ async def form_files(request: Request, content: bytes, most: int) -> list[tuple[
         return {"type": "http.request", "body": content, "more_body": False}
 
     try:
-        form = await Request(request.scope, receive).form(max_files=most, max_fields=16)
+        form = await Request(with_plain_type(request.scope), receive).form(max_files=most, max_fields=16)
     except (MultiPartException, HTTPException) as error:
         raise HTTPException(422, f"the form cannot be read: {getattr(error, 'detail', error)}") from None
     return [(part.filename, await part.read()) for _, part in form.multi_items() if isinstance(part, UploadFile)]
