@@ -136,7 +136,7 @@ def test_page_retraining_and_relabel_learn_the_same_from_the_same_decisions(
     cli: Cli, patches: Annotations, some_tags: Path, tmp_path: Path
 ):
     """Photos that nobody has seen are ranked alike. `relabel` cannot know that an image was one of the fit, so its
-    log-odds before the decision are not those without the image: that is a difference of a hundredth."""
+    log-odds before the decision are not those without the image: a few hundredths, with 36 images."""
     run, again = tmp_path / "run", tmp_path / "again"
     settings = [setting for setting in TINY if not setting.startswith("method=")]
     told = ["--tags", some_tags, "--method", "instant", "data.val_share=0", *settings, "--out", run, "-q"]
@@ -163,7 +163,7 @@ def test_page_retraining_and_relabel_learn_the_same_from_the_same_decisions(
     for (row, column, label), feature in zip(decided, features, strict=True):
         given = torch.tensor([int(session.given[row, column])])
         tagger._closed_form().relabel(torch.from_numpy(feature), column, label, given=given)
-    for learner, close in ((Tagger.load(again), 1e-3), (tagger, 0.03)):
+    for learner, close in ((Tagger.load(again), 1e-3), (tagger, 0.05)):
         for column, tag in enumerate(names):
             order, chance = learner.rerank(tag, others)
             np.testing.assert_allclose(chance, page[order, column], atol=close)

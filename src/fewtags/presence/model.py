@@ -41,9 +41,6 @@ from fewtags.presence.thresholds import expected_f1_thresholds
 NAME_IMAGES = 30.0  # prior weight of the usual spread of name scores, in images
 THINGS_IN_A_PICTURE = 2.5  # tags that apply per tag a classifier sees, which is trained on single objects
 WINDOW_PART = 0.4  # of the slope, what the best window usually has
-# What an unknown label counts as a positive in the second fit, times its probability. 0.1 to 1 gain alike on average;
-# known ones count 1 (results/presence-ablation).
-FOUND = 0.3
 _ENTRIES_AT_ONCE = 2**22  # scores are computed for groups of categories with about this many entries: bounds the memory
 _SAMPLE = 4096  # images the regression is fitted to, besides the known positives
 _LEAST_SLOPE = 0.05
@@ -248,7 +245,9 @@ class Presence(nn.Module):
             return fitted
         hidden = self.answers.if_unknown(fitted.left_out().to(self.slope)).sigmoid().cpu()
         known = (labels == PRESENT).float()
-        found = torch.where((labels == UNKNOWN) & known.any(0), FOUND * hidden, known)  # names alone are not trusted so
+        # The noisier the mean of the known positives, the more the others count. Names alone are not trusted so.
+        noise = torch.where(known.any(0), 1 - ridge.reliability, 0.0)
+        found = torch.where(labels == UNKNOWN, noise * hidden, known)
         again = sums.relabelled(features, found)
         share = float(sums.count) / len(features)  # the images may be a sample of those behind the sums
         again.weight, again.weight_squared = again.weight * share, again.weight_squared * share
