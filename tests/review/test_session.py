@@ -62,8 +62,9 @@ def test_an_answer_moves_the_images_like_it(session, label):
     decide(session, rows[3], label)
     moved = odds_of(session, 1) - before
     assert (label * moved[nearest] > 0).all()
-    # All images move: answers also say how likely the unknown labels of a tag are present.
-    assert label * moved[nearest].mean() > 1.8 * abs(moved.mean())
+    # All images move, as answers also say how likely the unknown labels of a tag are present; these move further.
+    assert label * (moved[nearest].mean() - moved.mean()) > 0.3
+    assert moved[nearest].mean().abs() > moved.abs().quantile(0.95)
 
 
 def test_names_are_part_of_the_ranking():

@@ -343,7 +343,8 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         told, present, unknown = self.told_features[place], label == PRESENT, given == UNKNOWN
         now = self._base_odds(told).gather(1, column[:, None])[:, 0]
         odds = torch.where(self.told_odds.isnan(), now, self.told_odds)
-        model.take_answers(odds[unknown].cpu(), column[unknown].cpu(), present[unknown].cpu())
+        if model.is_of_this_version:
+            model.take_answers(odds[unknown].cpu(), column[unknown].cpu(), present[unknown].cpu())
         sample_odds, kept, inputs = self._base_odds(model.sample.float()), model.kept(), model.inputs(told)
         for category in sorted(categories):
             mine = column == category

@@ -406,6 +406,11 @@ class Presence(nn.Module):
         number = max(len(self.sample), 1)
         return Kept(self.inputs(self.sample.float()).cpu(), float(self.num_images) / number)
 
+    @property
+    def is_of_this_version(self) -> bool:
+        """Models of version 0.1 were calibrated for a coin, with other bends: answers do not correct them."""
+        return abs(float(self.bend) - BEND) < 1e-6
+
     def take_answers(self, odds: Tensor, category: Tensor, present: Tensor) -> Correction:
         """Learn from answers `present` [n] about unknown labels, of these base odds [n] and `category` [n]."""
         observation = Observation(self.habit.cpu(), self.clarity.cpu())
