@@ -368,7 +368,7 @@ class Tagger:
         """Rows of `features`, most likely for `tag` first, and their probabilities in that order."""
         head, category = self._closed_form(), self._category(tag)
         rows = self._features(features, ndim=2).to(head.feature_norm.device)  # a GPU, if it looked at images there
-        odds = head.log_odds(rows)[:, category]
+        odds = head.log_odds(rows, category)
         order = odds.argsort(descending=True)
         return order.cpu().numpy(), odds[order].sigmoid().cpu().numpy()
 

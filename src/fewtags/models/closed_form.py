@@ -361,10 +361,11 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         return self.presence.base_odds(scores, scores)  # the whole image is the only window there is
 
     @torch.no_grad()
-    def log_odds(self, unit_features: Tensor) -> Tensor:
-        """[N, C] log-odds of presence in images of which the pooled features [N, D] are kept."""
-        scores = self.presence.scores(unit_features, self.name_scores(unit_features))
-        return self.presence.odds_of(unit_features, scores, scores)
+    def log_odds(self, unit_features: Tensor, category: int) -> Tensor:
+        """[N] log-odds of presence in images of which the pooled features [N, D] are kept."""
+        one, model = slice(category, category + 1), self.presence
+        scores = model.scores(unit_features, self.name_scores(unit_features), one)
+        return model.odds_of(unit_features, scores, scores, one)[:, 0]
 
 
 def least_agreeing(scores: Tensor, labels: Tensor, named: Tensor) -> list[int]:

@@ -166,10 +166,13 @@ class Presence(nn.Module):
         """[N, C] name scores with mean 0 and spread 1 over the images of the fit; 0 where a category has no name."""
         return (names - self.name_mean) * self.name_factor
 
-    def scores(self, features: Tensor, names: Tensor | None = None) -> Tensor:
-        """[N, C] of pooled features [N, D]; `names` [N, C] are their name scores, where the fit had them."""
-        scores = unit_length(features) @ self.weights.T - self.weights @ self.mean
-        return scores if names is None else scores + self.name_weight * self.standard_names(names)
+    def scores(self, features: Tensor, names: Tensor | None = None, categories: slice = slice(None)) -> Tensor:
+        """[N, C'] of pooled features [N, D]; `names` [N, C] are their name scores, where the fit had them."""
+        weights = self.weights[categories]
+        scores = unit_length(features) @ weights.T - weights @ self.mean
+        if names is None:
+            return scores
+        return scores + self.name_weight[categories] * self.standard_names(names)[:, categories]
 
     def base_odds(
         self, scores: Tensor, best_window: Tensor | None = None, categories: slice | int = slice(None)
@@ -180,10 +183,16 @@ class Presence(nn.Module):
             eta = eta + self.window_slope[categories] * best_window.to(eta)
         return bent(eta, self.bend)
 
-    def odds_of(self, unit_features: Tensor, scores: Tensor, best_window: Tensor | None = None) -> Tensor:
-        """[N, C] log-odds of presence by labels, answers and decisions, of images about which nobody was asked."""
-        odds = self.answers.present(self.base_odds(scores, best_window))
-        return odds + unit_features @ self.lesson_weights.T + self.lesson_bias
+    def odds_of(
+        self,
+        unit_features: Tensor,
+        scores: Tensor,
+        best_window: Tensor | None = None,
+        categories: slice = slice(None),
+    ) -> Tensor:
+        """[N, C'] log-odds of presence by labels, answers and decisions, of images about which nobody was asked."""
+        odds = self.answers.present(self.base_odds(scores, best_window, categories), categories)
+        return odds + unit_features @ self.lesson_weights[categories].T + self.lesson_bias[categories]
 
     def log_odds(self, features: Tensor, names: Tensor | None = None) -> Tensor:
         """[N, C] likewise, from pooled features [N, D] and their name scores."""
