@@ -14,16 +14,13 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from judges import known_labels
 from result_rows import append_result, read_results
 from selection import Photos, read_sets
 from shared_data import shared_parser
-from torch import Tensor
 
 from fewtags.engine.judge import Judge
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.metrics import mean_average_precision
-from fewtags.models.closed_form import NAME_SHARPNESS
 from fewtags.presence.ridge import unit_length
 
 RESULTS = Path(__file__).parents[1] / "results/after-decisions/runs.csv"
@@ -35,21 +32,16 @@ FIELDS = (*KEYS, "right", "map_before", "map_after", "of1_before", "of1_after")
 
 
 def fitted(photos: Photos, known: np.ndarray, names: bool) -> Judge:
-    features = photos.features["train"]
-    units, sharpness = unit_length(features), NAME_SHARPNESS * features.norm(dim=1).mean()
-
-    def score(unit_features: Tensor) -> Tensor:
-        return photos.names.scores(unit_features * sharpness)
-
+    units = unit_length(photos.features["train"])
     judge = Judge.of_features(
         lambda rows: units[rows],
         np.ones(len(units), dtype=bool),
         known,
-        names=score(units) if names else None,
+        names=photos.name_scores(units) if names else None,
         named=photos.names.known if names else None,
     )
     judge.decide([], [], [])
-    return replace(judge, name_scorer=score if names else None)
+    return replace(judge, name_scorer=photos.name_scores if names else None)
 
 
 def asked(hidden: np.ndarray, order: str) -> tuple[np.ndarray, np.ndarray]:
@@ -91,7 +83,7 @@ def main() -> None:
         for tagger, names, order in product(TAGGERS[data], ("yes", "no"), ORDERS):
             key = (data, str(tagger), str(seed), names, order)
             if key not in done:
-                numbers = measure(sets[data], known_labels(sets[data], tagger, seed), names == "yes", order)
+                numbers = measure(sets[data], sets[data].known(tagger, seed), names == "yes", order)
                 append_result(RESULTS, FIELDS, {**dict(zip(KEYS, key, strict=True)), **numbers})
     print(table(read_results(RESULTS)))
 

@@ -29,15 +29,13 @@ from torch import Tensor
 
 from fewtags.config import load_config
 from fewtags.data.annotations import Annotations
-from fewtags.data.partial_labels import hide_labels, tagged_by
 from fewtags.data.prepare import RunData
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.training import train
 from fewtags.labels import ABSENT, PRESENT
 from fewtags.metrics import mean_average_precision
-from fewtags.models.closed_form import NAME_SHARPNESS
 from fewtags.presence.model import Fitted, Presence
-from fewtags.presence.ridge import ImageSums, unit_length
+from fewtags.presence.ridge import ImageSums
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/judges/runs.csv"
@@ -47,13 +45,6 @@ FOLDS = 5
 JUDGES = ("closed form", "out of fold", "both")
 KEYS = ("data", "tagger", "seed", "method", "judge")
 FIELDS = (*KEYS, "hidden_ap", "suggested", "promised", "right")
-
-
-def known_labels(photos: Photos, tagger: str | float, seed: int) -> np.ndarray:
-    truth = photos.truth["train"]
-    return hide_labels(truth, tagger, seed) if isinstance(tagger, float) else tagged_by(
-        tagger, truth, seed, photos.shares
-    )  # fmt: skip
 
 
 def out_of_fold(photos: Photos, known: np.ndarray, method: str, shared: Path, work: Path) -> Tensor:
@@ -90,9 +81,10 @@ def out_of_fold(photos: Photos, known: np.ndarray, method: str, shared: Path, wo
 
 def closed_form(photos: Photos, known: Tensor) -> Fitted:
     features = photos.features["train"]
-    names = photos.names.scores(unit_length(features) * NAME_SHARPNESS * features.norm(dim=1).mean())
     model = Presence(known.shape[1], features.shape[1])
-    return model.fit(ImageSums.of(features, known), features, known, names=names, named=photos.names.known)
+    return model.fit(
+        ImageSums.of(features, known), features, known, names=photos.name_scores(features), named=photos.names.known
+    )
 
 
 def judged(judge: str, photos: Photos, known: Tensor, logits: Tensor) -> Tensor:
@@ -150,7 +142,7 @@ def main() -> None:
         if (data, str(tagger), str(seed), method) in done:
             continue
         photos = sets[data]
-        known = known_labels(photos, tagger, seed)
+        known = photos.known(tagger, seed)
         logits = out_of_fold(photos, known, method, options.shared, options.work)
         for judge in JUDGES:
             chance = judged(judge, photos, torch.from_numpy(known), logits).numpy()

@@ -22,8 +22,7 @@ from unittest import mock
 import numpy as np
 import torch
 from result_rows import append_result, read_results
-from selection import Photos, read_sets
-from shared_data import shared_parser
+from selection import Photos, run_on_sets
 from torch import Tensor
 
 from fewtags.data.partial_labels import hide_labels, single_positive
@@ -138,15 +137,5 @@ def table(rows: list[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-@torch.no_grad()
-def main() -> None:
-    parser = shared_parser(__doc__, seeds="0")
-    parser.add_argument("--tables", action="store_true", help="only print the table of what was measured")
-    options = parser.parse_args()
-    if not options.tables:
-        measure(read_sets(options.shared, options.cache), [int(seed) for seed in options.seeds.split(",")])
-    print(table(read_results(RESULTS)))
-
-
 if __name__ == "__main__":
-    main()
+    run_on_sets(__doc__, "0", measure, RESULTS, table)

@@ -11,6 +11,7 @@ what it finds there, and prints a table.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -52,6 +53,8 @@ FIELDS = (
     "per_tag_error", "map", "missing_low", "missing_high", "missing_by_design", "error_by_design",
 )  # fmt: skip
 
+Table = Callable[[list[dict[str, str]]], str]
+
 
 @dataclass(frozen=True)
 class Photos:
@@ -60,6 +63,21 @@ class Photos:
     truth: dict[str, np.ndarray]  # [N, C]
     names: NameScorer
     shares: np.ndarray | None  # [N, C] of the training images
+
+    def known(self, tagger: str | float, seed: int) -> np.ndarray:
+        """[N, C] labels of the training images that a tagger leaves, or a coin with this share."""
+        truth = self.truth["train"]
+        return hide_labels(truth, tagger, seed) if isinstance(tagger, float) else tagged_by(
+            tagger, truth, seed, self.shares
+        )  # fmt: skip
+
+    def name_scores(self, features: Tensor) -> Tensor:
+        """[N, C] of pooled features [N, D], treated as having the length of the training images', as in a run."""
+        length = self.features["train"].norm(dim=1).mean()
+        return self.names.scores(unit_length(features) * (NAME_SHARPNESS * length))
+
+
+Measure = Callable[[dict[str, Photos], list[int]], None]
 
 
 def read_voc(shared: Path, cache: str, backbone: Backbone) -> Photos:
@@ -101,17 +119,11 @@ class Case:
 
     def __init__(self, photos: Photos, tagger: str, seed: int, method: str):
         self.photos, self.seed, self.truth = photos, seed, photos.truth["train"]
-        known = (
-            hide_labels(self.truth, COIN, seed)
-            if tagger == "coin"
-            else tagged_by(tagger, self.truth, seed, photos.shares)
-        )
+        known = photos.known(COIN if tagger == "coin" else tagger, seed)
         self.known = torch.from_numpy(known)
         features, with_names = photos.features["train"], method == METHODS[0]
-        sharpness = NAME_SHARPNESS * features.norm(dim=1).mean()
         of_train, self.of_test = (
-            photos.names.scores(unit_length(each) * sharpness) if with_names else None
-            for each in (features, photos.features["test"])
+            photos.name_scores(each) if with_names else None for each in (features, photos.features["test"])
         )
         named = photos.names.known if with_names else None
         self.model = Presence(known.shape[1], features.shape[1])
@@ -221,14 +233,15 @@ def table(rows: list[dict[str, str]]) -> str:
 
 
 @torch.no_grad()
-def main() -> None:
-    parser = shared_parser(__doc__, seeds="0,1,2")
+def run_on_sets(about: str | None, seeds: str, measure: Measure, results: Path, table: Table) -> None:
+    """The command of a benchmark on both sets: measure what is missing in its results, and print their table."""
+    parser = shared_parser(about, seeds=seeds)
     parser.add_argument("--tables", action="store_true", help="only print the table of what was measured")
     options = parser.parse_args()
     if not options.tables:
         measure(read_sets(options.shared, options.cache), [int(seed) for seed in options.seeds.split(",")])
-    print(table(read_results(RESULTS)))
+    print(table(read_results(results)))
 
 
 if __name__ == "__main__":
-    main()
+    run_on_sets(__doc__, "0,1,2", measure, RESULTS, table)
