@@ -77,10 +77,11 @@ class Presence(nn.Module):
         """[N, C] name scores with mean 0 and spread 1 over the images of the fit; 0 where a category has no name."""
         return (names - self.name_mean) * self.name_factor
 
-    def scores(self, features: Tensor, names: Tensor | None = None, categories: slice = slice(None)) -> Tensor:
-        """[N, C'] of pooled features [N, D]; `names` [N, C] are their name scores, where the fit had them."""
+    def scores(self, unit_features: Tensor, names: Tensor | None = None, categories: slice = slice(None)) -> Tensor:
+        """[N, C'] of pooled features of unit length [N, D]; `names` [N, C] are their name scores, where the fit had
+        them."""
         weights = self.weights[categories]
-        scores = unit_length(features) @ weights.T - weights @ self.mean
+        scores = unit_features @ weights.T - weights @ self.mean
         if names is None:
             return scores
         return scores + self.name_weight[categories] * self.standard_names(names)[:, categories]
@@ -107,7 +108,8 @@ class Presence(nn.Module):
 
     def log_odds(self, features: Tensor, names: Tensor | None = None) -> Tensor:
         """[N, C] likewise, from pooled features [N, D] and their name scores."""
-        return self.odds_of(unit_length(features), self.scores(features, names))
+        unit_features = unit_length(features)
+        return self.odds_of(unit_features, self.scores(unit_features, names))
 
     forward = log_odds
 
