@@ -29,6 +29,7 @@ from fewtags.data.partial_labels import hide_labels, single_positive
 from fewtags.metrics import evaluate_scores
 from fewtags.models.closed_form import NAME_SHARPNESS
 from fewtags.presence import answers, model, observation, regression, ridge, thresholds
+from fewtags.presence.fitting import fit_presence
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums, unit_length
 
@@ -68,7 +69,7 @@ def fitted(photos: Photos, rows: np.ndarray, known: Tensor) -> tuple[Presence, T
     features = photos.features["train"][torch.from_numpy(rows)]
     names = photos.names.scores(unit_length(features) * (NAME_SHARPNESS * features.norm(dim=1).mean()))
     presence = Presence(known.shape[1], features.shape[1])
-    fit = presence.fit(ImageSums.of(features, known), features, known, names=names, named=photos.names.known)
+    fit = fit_presence(presence, ImageSums.of(features, known), features, known, names=names, named=photos.names.known)
     return presence, presence.answers.if_unknown(fit.left_out()).sigmoid()
 
 

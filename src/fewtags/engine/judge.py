@@ -56,7 +56,7 @@ class Judge:
         names = name_scores(head, outputs)
         if groups is None and head is not None and head.finds_bursts:
             groups = burst_leaders(outputs.unit_features(np.arange(len(outputs))), least=SAME_MOMENT).numpy()
-        scorer = None if head is None else head.name_scorer
+        scorer = None if head is None else head.names
         judge = cls.of_features(
             outputs.unit_features,
             outputs.readable,
@@ -170,9 +170,9 @@ class Judge:
         rows, decided = rows[use][order], decided[use][order]
         if not len(rows):
             return None
-        unknown, present = (torch.from_numpy(each) for each in (self.labels[rows, column] == UNKNOWN, decided == PRESENT))
-        odds = torch.from_numpy(self.odds[rows, column])
-        return self.learner.lesson(column, self.unit_features(rows), odds, unknown, present, start)
+        odds, unknown = self.odds[rows, column], self.labels[rows, column] == UNKNOWN
+        of_odds, were_unknown, present = (torch.from_numpy(each) for each in (odds, unknown, decided == PRESENT))
+        return self.learner.lesson(column, self.unit_features(rows), of_odds, were_unknown, present, start)
 
     def _with_earlier(
         self, rows: np.ndarray, columns: np.ndarray, decided: np.ndarray, only: int | None = None
@@ -206,7 +206,7 @@ def _chunks(rows: np.ndarray) -> Iterator[np.ndarray]:
 
 def name_scores(head: Head | None, outputs: ModelOutputs) -> Tensor | None:
     """[N, C] what the names of the categories say about the images, where the run's head knows them."""
-    if head is None or head.name_scorer is None:
+    if head is None or head.names is None:
         return None
     scores = torch.zeros(len(outputs), head.num_categories)
     with torch.no_grad():

@@ -1,6 +1,6 @@
 """Fits `Presence` in closed form to partial labels, by evidence in which each label is judged without itself.
 
-    ridge scores (and names, windows) left out -> regression -> bias, slopes, habits, thresholds
+ridge scores (and names, windows) left out -> regression -> bias, slopes, habits, thresholds
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def fit_presence(
         assert names is not None
         return _fit_names_alone(model, images, names)
     slopes = [USUAL_SLOPE] if standard is None else [USUAL_SLOPE, USUAL_NAME_SLOPE]
-    fitted = _regress(model, images, slopes, known_proportion)
+    fitted = regress(model, images, slopes, known_proportion)
     return _fit_again(fitted, sums, features, known_proportion, groups) if refine else fitted
 
 
@@ -168,7 +168,7 @@ def fit_windows(fitted: Fitted, best_window: Tensor, known_proportion: float | N
     # Both kinds of scores in units of the one evidence there was before.
     usual = float(fitted.model.slope.cpu()[has_labels].mean()) if has_labels.any() else 1.0
     slopes = [(1 - WINDOW_PART) * usual, WINDOW_PART * usual]
-    return _regress(fitted.model, replace(fitted.images, best_window=best_window), slopes, known_proportion)
+    return regress(fitted.model, replace(fitted.images, best_window=best_window), slopes, known_proportion)
 
 
 def known_proportion_of(model: Presence, odds: Tensor) -> Tensor:
@@ -189,10 +189,10 @@ def _fit_again(
     found = torch.where(labels == UNKNOWN, noise * hidden, known)
     ridge = _take_ridge(model, sums.relabelled(features, found))
     images = replace(images, ridge=ridge, weights=found, without_groups=None).leaving_out(groups)
-    return _regress(model, images, [USUAL_SLOPE], known_proportion)
+    return regress(model, images, [USUAL_SLOPE], known_proportion)
 
 
-def _regress(model: Presence, images: Images, slopes: list[float], known_proportion: float | None) -> Fitted:
+def regress(model: Presence, images: Images, slopes: list[float], known_proportion: float | None) -> Fitted:
     """By all left-out evidence, of which `slopes` are usual."""
     labels = images.labels
     known = (labels == PRESENT).sum(0)

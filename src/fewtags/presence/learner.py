@@ -1,4 +1,4 @@
-"""Decisions about single labels, learned by a fitted model: the same for the review page, `relabel` and `--reviewed`."""
+"""Decisions about single labels, learned by a fitted model: for the review page, `relabel` and `train --reviewed`."""
 
 from __future__ import annotations
 
