@@ -64,12 +64,12 @@ class Images:
     def scores(self, categories: slice | Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
         """[N', C'] without the image itself, or without its group."""
         if self.without_groups is not None:
-            scores = self.without_groups[rows][:, categories]
+            scores = self.without_groups[:, categories][rows]
         else:
-            scores = self.ridge.left_out(self.rotated[rows], self.weights[rows][:, categories], categories)
+            scores = self.ridge.left_out(self.rotated[rows], self.weights[:, categories][rows], categories)
         if self.names is None or self.name_weight is None:
             return scores
-        return scores + self.name_weight[categories] * self.names[rows][:, categories]
+        return scores + self.name_weight[categories] * self.names[:, categories][rows]
 
     def scores_of(self, row: Tensor, category: Tensor) -> Tensor:
         """[P] likewise, of single labels."""
@@ -89,7 +89,7 @@ class Images:
     def cases(self, categories: Tensor, rows: Tensor) -> Cases:
         """What the regression of these categories is fitted to: `rows` as a sample of the images, and positives."""
         labels, others = self.labels[:, categories], self.other_evidence()
-        evidence = [self.scores(categories, rows), *(part[rows][:, categories] for part in others)]
+        evidence = [self.scores(categories, rows), *(part[:, categories][rows] for part in others)]
         row, column, place = first_of_each(labels == PRESENT, MOST_POSITIVES)
         number = (labels == PRESENT).sum(0).float()
         shape = (int(place.max()) + 1 if len(place) else 0, len(categories))
@@ -113,12 +113,16 @@ class Fitted:
 
     def left_out(self) -> Tensor:
         """[N, C] log-odds of presence, whatever the label."""
-        images, model = self.images, self.model
-        odds = torch.empty(images.labels.shape)
-        for some in images.groups():
-            window = None if images.best_window is None else images.best_window[:, some]
-            odds[:, some] = model.base_odds(images.scores(some).to(model.slope), window, some).cpu()
+        odds = torch.empty(self.images.labels.shape)
+        for some in self.images.groups():
+            odds[:, some] = self.left_out_of(some).cpu()
         return odds
+
+    def left_out_of(self, categories: slice) -> Tensor:
+        """[N, C'] likewise, of some categories."""
+        images, model = self.images, self.model
+        window = None if images.best_window is None else images.best_window[:, categories]
+        return model.base_odds(images.scores(categories).to(model.slope), window, categories)
 
 
 @torch.no_grad()
@@ -282,8 +286,9 @@ def _with_thresholds(fitted: Fitted) -> Fitted:
     model, images = fitted.model, fitted.images
     rows = sample_rows(len(images.labels))
     few = Fitted(model, images.take(rows)) if len(rows) < len(images.labels) else fitted
-    present = model.answers.present(few.left_out().to(model.habit)).sigmoid()
-    model.thresholds.copy_(torch.from_numpy(expected_f1_thresholds(present.cpu().numpy())))
+    for some in few.images.groups():
+        present = model.answers.present(few.left_out_of(some), some).sigmoid()
+        model.thresholds[some] = torch.from_numpy(expected_f1_thresholds(present.cpu().numpy())).to(model.thresholds)
     return fitted
 
 
