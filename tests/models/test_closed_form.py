@@ -232,7 +232,7 @@ def test_saying_the_same_again_changes_nothing(world):
     torch.testing.assert_close(once(world[0]).logits, twice(world[0]).logits, rtol=1e-4, atol=1e-4)
     image, category, label = said[0]
     twice.relabel(world[0][image].mean((1, 2)) * 1.0001 + 1e-5, category, label)
-    assert len(twice.told.labels) == len(once.told.labels) == 3
+    assert len(twice.relabelled.labels) == len(once.relabelled.labels) == 3
     torch.testing.assert_close(once(world[0]).logits, twice(world[0]).logits, rtol=1e-4, atol=1e-4)
 
 
@@ -265,7 +265,7 @@ def test_what_was_said_is_saved(world):
     for one in (head, fresh):
         for image, category, label in (said[0], more[-1]):
             one.relabel(world[0][image].mean((1, 2)), category, label)
-    assert len(fresh.told.labels) == 5
+    assert len(fresh.relabelled.labels) == 5
     torch.testing.assert_close(fresh(world[0]).logits, head(world[0]).logits)
 
 

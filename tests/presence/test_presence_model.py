@@ -9,9 +9,9 @@ from fewtags.errors import DataError, UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.metrics import mean_average_precision
 from fewtags.presence import fitting as module
+from fewtags.presence.decision_learner import DecisionLearner
 from fewtags.presence.decisions import Kept, Lesson
 from fewtags.presence.fitting import first_of_each, fit_presence, known_proportion_of, sample_rows
-from fewtags.presence.learner import Learner
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums, unit_length
 from made_features import some_images
@@ -19,7 +19,7 @@ from made_features import some_images
 
 def kept(model: Presence) -> Kept:
     """What lessons keep in place."""
-    return Learner(model, torch.zeros(len(model.sample), len(model.slope))).kept
+    return DecisionLearner(model, torch.zeros(len(model.sample), len(model.slope))).kept
 
 
 def fit(features, labels, **options):

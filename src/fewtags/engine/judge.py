@@ -22,10 +22,10 @@ from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.heads import Head
 from fewtags.presence.answers import Correction
 from fewtags.presence.bursts import SAME_MOMENT, burst_leaders
+from fewtags.presence.decision_learner import DecisionLearner
 from fewtags.presence.decisions import Lesson
 from fewtags.presence.estimates import Judged
 from fewtags.presence.fitting import fit_presence
-from fewtags.presence.learner import Learner
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums
 
@@ -194,10 +194,10 @@ class Judge:
         return np.asarray(at, dtype=np.int64), np.asarray(column, dtype=np.int64)
 
     @cached_property
-    def learner(self) -> Learner:
+    def learner(self) -> DecisionLearner:
         sample = self.model.sample.float()
         names = None if self.name_scorer is None else self.name_scorer(sample)
-        return Learner(self.model, self.model.base_odds(self.model.scores(sample, names)))
+        return DecisionLearner(self.model, self.model.base_odds(self.model.scores(sample, names)))
 
 
 def _chunks(rows: np.ndarray) -> Iterator[np.ndarray]:

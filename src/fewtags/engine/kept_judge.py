@@ -34,7 +34,7 @@ from fewtags.engine.run_log import RunLog
 from fewtags.models.saved import SavedModel, without_paths
 from fewtags.models.tensor_files import WEIGHTS
 from fewtags.presence.bursts import burst_leaders
-from fewtags.presence.learner import Learner
+from fewtags.presence.decision_learner import DecisionLearner
 from fewtags.presence.model import Presence
 
 SMALL = 2000  # images, up to which fitting takes no time worth saving
@@ -122,7 +122,7 @@ def _restored(
     model.load_state_dict({name: torch.from_numpy(value) for name, value in parts.items()})
     scorer = name_scorer if arrays["has_names"] else None
     judge = Judge(model, arrays["odds"], labels, arrays["readable"], outputs.unit_features, scorer)
-    judge.__dict__["learner"] = Learner(model, torch.from_numpy(arrays["odds_of_sample"]))  # needs no head then
+    judge.__dict__["learner"] = DecisionLearner(model, torch.from_numpy(arrays["odds_of_sample"]))  # needs no head then
     return judge
 
 

@@ -22,8 +22,8 @@ from fewtags.models.closed_form_of_0_1 import current_state
 from fewtags.models.closed_form_start import start_closed_form
 from fewtags.models.heads import Head, HeadSpec
 from fewtags.models.names import NameScorer
+from fewtags.models.relabelled import Relabelled, with_relabelled
 from fewtags.models.residual import Residual
-from fewtags.models.told import Told, current_told
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import unit_length
 from fewtags.presence.windows import overlapping_by_half, unit_windows
@@ -77,7 +77,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         self.presence = Presence(num_categories, in_channels)
         self.groups: Tensor | None = None  # [N] of the training images, see contract.Problem
         self.register_buffer("feature_norm", torch.ones(()))  # mean length of the pooled features
-        self.told = Told(in_channels)  # decisions that `relabel` was told
+        self.relabelled = Relabelled(in_channels)  # what `relabel` was given
         self.residual = None
         if config.residual:
             self.residual = Residual(
@@ -151,7 +151,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
         self.groups = problem.groups
 
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
-        self.told.learner = None  # of the fit before
+        self.relabelled.learner = None  # of the fit before
         return start_closed_form(self, batches, num_images)
 
     @torch.no_grad()
@@ -176,8 +176,8 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
             )
         rows = features.reshape(-1, self.in_channels)
         columns, new = (torch.as_tensor(each).reshape(-1) for each in (categories, labels))
-        changed = self.told.remember(rows, columns, new, given, odds)
-        self.told.teach(model, self._base_odds, changed)
+        changed = self.relabelled.remember(rows, columns, new, given, odds)
+        self.relabelled.teach(model, self._base_odds, changed)
 
     def _base_odds(self, unit_features: Tensor) -> Tensor:
         """[N, C] by the labels alone."""
@@ -195,4 +195,4 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
 
     @classmethod
     def current_state(cls, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        return current_told(current_state(state, prefix), prefix)
+        return with_relabelled(current_state(state, prefix), prefix)

@@ -12,7 +12,7 @@ from fewtags.presence.model import Presence
 
 
 @dataclass(frozen=True)
-class Learner:
+class DecisionLearner:
     model: Presence
     sample_odds: Tensor  # [S, C] base log-odds of the images that lessons keep in place, `model.sample`
 
