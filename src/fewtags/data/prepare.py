@@ -60,12 +60,15 @@ class RunData:
 
 
 def prepare_data(config: DataConfig, seed: int = 0) -> RunData:
+    return split_data(read_data(config), config, seed)
+
+
+def read_data(config: DataConfig) -> Annotations:
     if not config.source:
         raise UserError(
             "No data was given; pass a folder or file, for example `fewtags train photos/ --tags tags.csv`."
         )
-    annotations = read_annotations(config.source, tags=config.tags, format=config.format, **config.options)
-    return split_data(annotations, config, seed)
+    return read_annotations(config.source, tags=config.tags, format=config.format, **config.options)
 
 
 def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> RunData:
