@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/presence_ablation.py [--shared ../shared] [--cache features] [--seeds 0]
 
 The presence of tags is fitted to pooled features with and without names, as `train` does with `instant`, on 100, 500
-and all photos with one known tag each, with 10 and 50 % of the tags known, and with those that people choose by habit or
-by habit and size. Measured are mAP and OF1 on the test images, and how many of the unknown labels above one half are
+and all photos with one known tag each, with 10 and 50 % of the tags known, and with those that people choose by habit
+or by habit and size. Measured are mAP and OF1 on the test images, and how many of the unknown labels above one half are
 promised and found to be right. Appends to results/presence-ablation/runs.csv, skips what it finds there, and prints the
 tables of README.md.
 """
