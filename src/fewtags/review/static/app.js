@@ -165,6 +165,7 @@ class App {
     if (wanted !== this.shownView) {
       this.shownView = wanted;
       await this.openQueue();
+      if (wanted !== JSON.stringify(this.place.view())) return; // the reviewer went on meanwhile, and is shown that
     }
     const image = this.place.get("mode") === "image";
     document.body.classList.toggle("image", image);
@@ -193,15 +194,18 @@ class App {
 
   async openQueue() {
     const queue = new Queue(this.decisions, this.place.get("tag"));
+    this.opening = queue; // of two tags chosen quickly, the one chosen last is shown, whichever is answered first
     queue.addEventListener("about", () => queue === this.queue && this.onAbout());
-    queue.addEventListener("failed", ({ detail }) => this.onFailed({ error: detail.error, others: [] }));
+    queue.addEventListener("failed", ({ detail }) => queue === this.opening && this.onFailed({ error: detail.error, others: [] }));
     try {
       await queue.open(this.place.view());
       await queue.want(0, 60);
     } catch (error) {
+      if (queue !== this.opening) return;
       this.shownView = null;
       return this.onFailed({ error, others: [], again: () => this.show() });
     }
+    if (queue !== this.opening) return;
     this.queue = queue;
     this.grid.show(queue);
     this.toolbar.showSelection(0);
