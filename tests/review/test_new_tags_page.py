@@ -145,3 +145,20 @@ def test_more_like_this_and_a_tag_without_any_start(server, open_page):  # noqa:
     expect(tile(page, 0).locator("img")).to_be_visible()
     press(page, "z")
     expect(page.locator("#tag-list .tag")).to_have_count(3)
+
+
+def test_what_this_window_did_is_no_news_to_it(server, open_page):  # noqa: F811
+    """Its queue is not opened again in the middle of answers."""
+    page = open_page(server.url + "&tag=dog&lowest=0")
+    press(page, "t")
+    page.locator("dialog #new-tag-phrase").uncheck()
+    add_tag(page, "anything")
+    wait_shown(page, "anything")
+    opened: list[str] = []
+    page.on("request", lambda request: opened.append(request.url) if "/api/queues?" in request.url else None)
+    with page.expect_response(lambda response: "/api/changes" in response.url) as told:
+        pass
+    assert [tag["name"] for tag in told.value.json()["tags"]] == ["cat", "dog", "sea", "anything"]
+    with page.expect_response(lambda response: "/api/changes" in response.url):
+        pass
+    assert opened == []
