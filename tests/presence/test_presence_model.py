@@ -93,6 +93,25 @@ def test_a_saved_model_predicts_the_same():
     assert torch.equal(again.thresholds, model.thresholds)
 
 
+def test_what_lessons_keep_in_place_is_of_the_last_fit():
+    model, other = Presence(4, 12), Presence(4, 12)
+    for seed in (0, 1):
+        features, _, labels = some_images(dim=12, seed=seed)
+        model.fit(ImageSums.of(features, labels), features, labels)
+        model.kept()
+    other.fit(ImageSums.of(features, labels), features, labels)
+    assert torch.equal(model.kept().inputs, other.kept().inputs)
+    assert model.kept() is model.kept()
+
+
+def test_scores_of_unit_length_features_are_plain_products():
+    """100,000 images are ranked again after a decision: to scale them once more would take four times as long."""
+    features, _, labels = some_images()
+    model, unit = fit(features, labels).model, unit_length(features)
+    assert torch.equal(model.scores(unit), unit @ model.weights.T - model.weights @ model.mean)
+    torch.testing.assert_close(model.log_odds(3 * features), model.log_odds(features))
+
+
 def test_a_model_saved_before_there_was_a_buffer_does_without_it():
     features, _, labels = some_images()
     model = fit(features, labels).model

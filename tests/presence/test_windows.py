@@ -72,7 +72,7 @@ def test_what_shows_at_one_place_is_found_better():
     before = mean_average_precision(model.log_odds(pooled).numpy(), truth.numpy())
     model.fit_windows(fit, best_left_out(fit, torch.arange(len(maps)), unit_windows(maps, 3)[0], None))
     best = model.scores(windows.flatten(0, 1)).unflatten(0, windows.shape[:2]).amax(1)
-    odds = model.odds_of(F.normalize(pooled), model.scores(pooled), best)
+    odds = model.odds_of(F.normalize(pooled), model.scores(F.normalize(pooled)), best)
     assert (model.window_slope > 0).all()
     assert mean_average_precision(odds.numpy(), truth.numpy()) > before + 0.02
     assert float(odds.sigmoid().sum()) == pytest.approx(float(truth.sum()), rel=0.3)

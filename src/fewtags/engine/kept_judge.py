@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 import fewtags.engine.judge as judging
 from fewtags import presence
@@ -32,6 +34,7 @@ from fewtags.engine.run_log import RunLog
 from fewtags.models.saved import SavedModel, without_paths
 from fewtags.models.tensor_files import WEIGHTS
 from fewtags.presence.bursts import burst_leaders
+from fewtags.presence.model import Presence
 
 SMALL = 2000  # images, up to which fitting takes no time worth saving
 
@@ -117,3 +120,19 @@ def kept_bursts(outputs: ModelOutputs, run: Path) -> np.ndarray:
     if outputs.key:
         keep(file, outputs.key, leaders=leaders)
     return leaders
+
+
+def kept_inputs(outputs: ModelOutputs, run: Path, model: Presence) -> Tensor:
+    """[N, K] what lessons are about (`Presence.inputs`), in half precision on disk. To make them takes seconds for
+    100,000, so a review that has decisions would open late without them."""
+    file = RunFolder(run).outputs / "inputs.npz"
+    key = key_of(outputs.key, *(part.cpu().numpy().tobytes() for part in (model.mean, model.directions)))
+    kept = load_kept(file, key) if outputs.key else None
+    if kept is not None:
+        return torch.from_numpy(kept["inputs"]).float()
+    inputs = torch.empty(len(outputs), model.directions.shape[1], dtype=torch.half)
+    for rows in outputs.chunks():
+        inputs[torch.from_numpy(rows)] = model.inputs(outputs.unit_features(rows)).half()
+    if outputs.key:
+        keep(file, key, inputs=inputs.numpy())
+    return inputs.float()  # as whoever opens it next has them

@@ -7,7 +7,7 @@ answers move these, and with them P(present) of every other image               
 
 model = Presence(num_categories, feature_dim)
 fitted = model.fit(ImageSums.of(features, labels), features, labels)
-model.log_odds(model.scores(images))               # of other images
+model.log_odds(images)                             # of other images
 fitted.left_out()                                  # of its own, each label judged without itself
 """
 
@@ -159,6 +159,7 @@ class Presence(nn.Module):
         self.register_buffer("directions", torch.zeros(feature_dim, min(DIRECTIONS, feature_dim)))
         self.register_buffer("sample", torch.zeros(0, feature_dim, dtype=torch.half))  # images, of unit length
         self.register_buffer("num_images", torch.zeros(()))
+        self._kept: Kept | None = None  # see `kept`
 
     # --- prediction ---
 
@@ -166,10 +167,11 @@ class Presence(nn.Module):
         """[N, C] name scores with mean 0 and spread 1 over the images of the fit; 0 where a category has no name."""
         return (names - self.name_mean) * self.name_factor
 
-    def scores(self, features: Tensor, names: Tensor | None = None, categories: slice = slice(None)) -> Tensor:
-        """[N, C'] of pooled features [N, D]; `names` [N, C] are their name scores, where the fit had them."""
+    def scores(self, unit_features: Tensor, names: Tensor | None = None, categories: slice = slice(None)) -> Tensor:
+        """[N, C'] of pooled features of unit length [N, D]; `names` [N, C] are their name scores, where the fit had
+        them."""
         weights = self.weights[categories]
-        scores = unit_length(features) @ weights.T - weights @ self.mean
+        scores = unit_features @ weights.T - weights @ self.mean
         if names is None:
             return scores
         return scores + self.name_weight[categories] * self.standard_names(names)[:, categories]
@@ -196,7 +198,8 @@ class Presence(nn.Module):
 
     def log_odds(self, features: Tensor, names: Tensor | None = None) -> Tensor:
         """[N, C] likewise, from pooled features [N, D] and their name scores."""
-        return self.odds_of(unit_length(features), self.scores(features, names))
+        unit_features = unit_length(features)
+        return self.odds_of(unit_features, self.scores(unit_features, names))
 
     forward = log_odds
 
@@ -285,6 +288,7 @@ class Presence(nn.Module):
         rows = torch.randperm(len(features), generator=torch.Generator().manual_seed(0))[:SAMPLE].sort().values
         self.sample = unit_length(features[rows]).half().to(self.sample.device)
         self.num_images.fill_(num_images)
+        self._kept = None
 
     def _fit_scores(self, images: Images, known_proportion: float | None) -> Fitted:
         """By the ridge scores and names of the images."""
@@ -412,8 +416,11 @@ class Presence(nn.Module):
         return (unit_features - self.mean) @ self.directions
 
     def kept(self) -> Kept:
-        number = max(len(self.sample), 1)
-        return Kept(self.inputs(self.sample.float()).cpu(), float(self.num_images) / number)
+        """What a lesson may not change; computed once for a fit."""
+        if self._kept is None:
+            number = max(len(self.sample), 1)
+            self._kept = Kept(self.inputs(self.sample.float()).cpu(), float(self.num_images) / number)
+        return self._kept
 
     @property
     def is_of_this_version(self) -> bool:
@@ -439,6 +446,7 @@ class Presence(nn.Module):
             state.setdefault(prefix + name, value)
         self.sample = torch.empty_like(state[prefix + "sample"], device=self.sample.device)  # as many as were saved
         super()._load_from_state_dict(state, prefix, *more)
+        self._kept = None
 
 
 def sample_rows(number: int) -> Tensor:
