@@ -3,15 +3,18 @@
     .venv/bin/python benchmarks/feature_store.py [--images 100000 1000000] [--out results/feature-store]
 
 Features are made (1280 numbers per image, half precision, seed 0; 20 tags, one known in ten), files are real but hold
-only their number, so nothing is decoded. One thread. Each row of runs.csv is a process of its own; the last four are
-the commands as a user runs them, from the shell to the first page with a ranked queue, or to the end:
+only their number, so nothing is decoded. One thread, with byte code. Each row of runs.csv is a process of its own; from
+`train` on they are the commands as a user runs them, from the shell to the first page with a ranked queue, or to the
+end:
 
     fill       write the features of all images into an empty store
     open       find and read the features of all images, checksums of all chunks included
     add 100    find that 100 of the images are new, and add theirs
-    review     `fewtags review RUN`, the first time: labels are read, the judge is fitted
-    again      the same, opened before
-    decided    the same, after 20 decisions
+    train      `fewtags train tags.csv --method instant`
+    review     `fewtags review RUN`, the first time after that
+    decided    the same, the first time after 300 decisions
+    again      the same, opened once more
+    refitted   the same, as if nothing had been kept: labels are read, the judge is fitted, bursts are found
     update     `fewtags update RUN photos/` with nothing to do
     torch      `import torch`, for comparison
 """
@@ -39,8 +42,9 @@ from urllib.request import Request, urlopen
 import numpy as np
 
 DIM, TAGS, CHUNK = 1280, 20, 8192
-BACKBONE, FEW = "tf_efficientnet_lite0", 2000  # images that the run is trained on
+BACKBONE, DECISIONS = "tf_efficientnet_lite0", 300
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 COLUMNS = ("work", "images", "seconds", "cpu_seconds", "peak_gb", "on_disk_gb")
 
 
@@ -111,21 +115,23 @@ def open_it(folder: Path, number: int) -> None:
         shelf.read(found[first : first + CHUNK])
 
 
-def make_run(folder: Path, number: int) -> None:
-    """A run of `instant` on the first images, whose data is then all of them: what was trained does not matter here."""
-    given = labels(number)
-    with (folder / "tags.csv").open("w") as all_tags, (folder / "few.csv").open("w") as few:
-        for out, rows in ((all_tags, number), (few, FEW)):
-            print("image,tags", file=out)
-            for file, row in zip(files_of(folder, rows), given, strict=False):
-                print(f"{file},{';'.join(f'tag {c}' for c in np.flatnonzero(row))}", file=out)
+def make_tags(folder: Path, number: int) -> None:
+    with (folder / "tags.csv").open("w") as out:
+        print("image,tags", file=out)
+        for file, row in zip(files_of(folder, number), labels(number), strict=True):
+            print(f"{file},{';'.join(f'tag {c}' for c in np.flatnonzero(row))}", file=out)
+
+
+def train(folder: Path, number: int) -> None:
     fewtags(
-        folder, "train", folder / "few.csv", "--method", "instant", "--out", folder / "run", "-q", "--allow-outside",
+        folder, "train", folder / "tags.csv", "--method", "instant", "--out", folder / "run", "-q", "--allow-outside",
         f"model.backbone={BACKBONE}", f"model.weights={folder / 'weights.safetensors'}",
         f"cache.folder={folder / 'store'}",
     )  # fmt: skip
-    config = folder / "run" / "config.yaml"
-    config.write_text(config.read_text().replace("few.csv", "tags.csv"))
+
+
+def forget(folder: Path, number: int) -> None:
+    shutil.rmtree(folder / "run" / "outputs")
 
 
 def fewtags(folder: Path, *words: object) -> None:
@@ -152,10 +158,13 @@ def review(folder: Path, number: int) -> None:
 def decide(folder: Path, number: int) -> None:
     from fewtags.review.store import DecisionStore, Draft, decisions_file
 
-    unknown = np.flatnonzero(labels(number)[:, 0] == 0)[:20]
-    names = [os.path.relpath(file, folder) for file in files_of(folder, number)]  # as the run has them
+    given, files, random = labels(number), files_of(folder, number), np.random.default_rng(3)
+    drafts = []
+    for tag in range(TAGS):
+        unknown = random.permutation(np.flatnonzero(given[:, tag] == 0))[: DECISIONS // TAGS]
+        names = [os.path.relpath(files[row], folder) for row in unknown]  # as the run has them
+        drafts += [Draft(name, f"tag {tag}", 0, 1 if place % 2 else -1) for place, name in enumerate(names)]
     with DecisionStore(decisions_file(folder / "run")) as store:
-        drafts = [Draft(names[row], "tag 0", 0, 1 if row % 2 else -1) for row in unknown]
         store.append(drafts, reviewer="made", queue="missing", run="run")
 
 
@@ -181,10 +190,10 @@ def import_torch(folder: Path, number: int) -> None:
 
 
 WORK: dict[str, Callable[[Path, int], None]] = {
-    "fill": fill, "open": open_it, "add 100": add, "review": review, "again": review, "decided": review,
-    "update": update, "torch": import_torch,
+    "fill": fill, "open": open_it, "add 100": add, "train": train, "review": review, "decided": review,
+    "again": review, "refitted": review, "update": update, "torch": import_torch,
 }  # fmt: skip
-BEFORE = {"fill": make_files, "review": make_run, "decided": decide, "update": update}
+BEFORE = {"fill": make_files, "train": make_tags, "decided": decide, "refitted": forget, "update": update}
 
 
 def used() -> float:
@@ -196,7 +205,7 @@ def measured(work: str, folder: Path, number: int, answers: Any) -> None:
         shelf_of(folder)  # imports what these need; a command's start is part of its own time
     wall, cpu = time.perf_counter(), used()
     WORK[work](folder, number)
-    who = resource.RUSAGE_CHILDREN if WORK[work] in (review, update, import_torch) else resource.RUSAGE_SELF
+    who = resource.RUSAGE_CHILDREN if WORK[work] in (train, review, update, import_torch) else resource.RUSAGE_SELF
     peak = resource.getrusage(who).ru_maxrss / 1e6
     answers.put((time.perf_counter() - wall, used() - cpu, peak))
 
@@ -213,6 +222,7 @@ def half_precision(shared: Path, out: Path) -> None:
     from fewtags.data.preprocess import InputConfig
     from fewtags.engine.features import FeatureMaker
     from fewtags.models.backbones import create_backbone
+    from fewtags.presence.fitting import fit_presence
     from fewtags.presence.model import Presence
     from fewtags.presence.ridge import ImageSums
     from fewtags.train_settings import CacheConfig
@@ -233,7 +243,7 @@ def half_precision(shared: Path, out: Path) -> None:
             maker = FeatureMaker(backbone, InputConfig(augment=False), config, torch.device("cpu"))
             features, others = unit_features_of(train, maker), unit_features_of(test, maker)
             model = Presence(known.shape[1], features.shape[1])
-            model.fit(ImageSums.of(features, known), features, known)
+            fit_presence(model, ImageSums.of(features, known), features, known)
             chances[dtype] = model.log_odds(others).sigmoid()
     full, half = chances["fp32"], chances["fp16"]
     row = ((full > 0.5).sum(), ((full > 0.5) != (half > 0.5)).sum(), (full - half).abs().max(), full.numel())
@@ -259,6 +269,7 @@ def main() -> None:
         writer.writerow(COLUMNS)
         for number in options.images:
             folder = Path(tempfile.mkdtemp(prefix="fewtags-store-"))
+            os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
             try:
                 for work in WORK:
                     BEFORE.get(work, lambda *_: None)(folder, number)

@@ -3,6 +3,7 @@ something that counts has changed or the file is damaged."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import fields
 from pathlib import Path
@@ -13,9 +14,12 @@ from PIL import Image
 
 from conftest import TINY
 from fewtags.config import load_config
+from fewtags.data import prepare
 from fewtags.data.annotations import Annotations
+from fewtags.data.formats import read_annotations
 from fewtags.data.prepare import DataConfig
 from fewtags.engine import kept, kept_judge, kept_labels
+from fewtags.engine.model_outputs import ModelOutputs
 from fewtags.engine.own_images import OwnImages
 from fewtags.engine.record import load_run_config, load_run_data
 from fewtags.engine.training import train
@@ -63,13 +67,49 @@ def test_a_kept_judge_says_the_same_as_a_fresh_one_without_the_model(run: Path):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_train_leaves_it_for_the_first_review(patches, some_tags, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """It judges the same images to estimate the quality."""
+def refuse(*_: object, **__: object) -> None:
+    raise AssertionError("it was kept, so it should not be computed")
+
+
+def test_train_leaves_everything_for_the_first_review(
+    patches, some_tags, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It reads the same labels and judges the same images to estimate the quality. Paths may be relative."""
     monkeypatch.setattr(kept_judge, "SMALL", 0)
+    monkeypatch.setattr(kept_labels, "SMALL", 0)
     settings = [value for value in TINY if not value.startswith("method=")]
-    data = {"source": str(patches.root), "tags": str(some_tags)}
+    monkeypatch.chdir(patches.root.parent)
+    data = {"source": patches.root.name, "tags": os.path.relpath(some_tags)}
     train(load_config(None, [*settings, "method=instant"], data=data), tmp_path / "run", quiet=True)
+    monkeypatch.chdir(tmp_path)
+    fresh = read_annotations(str(patches.root), tags=str(some_tags))
+    for name in ("read_annotations", "read_data"):
+        monkeypatch.setattr(kept_labels if name == "read_annotations" else prepare, name, refuse)
+    monkeypatch.setattr(kept_judge, "burst_leaders", refuse)
     assert not Opened(tmp_path / "run").fitted
+    review = open_review(tmp_path / "run", quiet=True)
+    assert set(review.session.annotations.images) == set(fresh.images)
+    assert review.pictures.content_hash(0)  # its files are found from elsewhere, too
+
+
+def test_a_review_with_decisions_opens_without_looking_at_all_images(run: Path, monkeypatch: pytest.MonkeyPatch):
+    """What lessons are about is kept, too."""
+    session = open_review(run, quiet=True).session
+    tag, rows = session.annotations.categories[0], np.flatnonzero(session.given[:, 0] == UNKNOWN)[:5]
+    session.decide([Answer(int(row), tag, PRESENT) for row in rows], queue="missing")
+    expected = session.ranker.chances(0).missing
+    in_full = Opened(run).judge
+    in_full.decide(rows, np.zeros(5, dtype=int), [PRESENT] * 5)
+    np.testing.assert_allclose(expected, in_full.hidden()[:, 0], atol=1e-3)  # half precision is enough
+    session.store.close()
+    looked: list[int] = []
+    original = ModelOutputs.unit_features
+    monkeypatch.setattr(ModelOutputs, "unit_features", lambda self, at: looked.append(len(at)) or original(self, at))
+    again = open_review(run, quiet=True).session
+    again.summaries()
+    np.testing.assert_array_equal(again.ranker.chances(0).missing, expected)
+    assert sum(looked) == 5
+    again.store.close()
 
 
 def test_a_changed_label_is_judged_anew(run: Path):
@@ -122,9 +162,11 @@ def test_whatever_else_counts_is_judged_anew(run: Path, what: str, monkeypatch: 
 
 
 @pytest.mark.parametrize("damage", ["cut off", "a bit", "empty", "gone"])
-@pytest.mark.parametrize("name", ["judge.npz", "labels.npz", "bursts.npz"])
+@pytest.mark.parametrize("name", ["judge.npz", "labels.npz", "bursts.npz", "inputs.npz"])
 def test_a_damaged_file_is_made_again(run: Path, name: str, damage: str):
     first = open_review(run, quiet=True)
+    row = int(np.flatnonzero(first.session.given[:, 0] == UNKNOWN)[0])
+    first.session.decide([Answer(row, first.session.annotations.categories[0], PRESENT)], queue="missing")
     chances, leaders = first.session.ranker.chances(0).missing, first.session.leaders
     file = run / "outputs" / name
     content = bytearray(file.read_bytes())
@@ -224,3 +266,19 @@ def test_labels_are_read_again_if_their_source_changed(reader: Reader, photos: P
     again = reader()
     assert reader.reads == 3
     assert again.content_hash() == fresh.content_hash()
+
+
+def test_labels_that_change_while_they_are_read_are_read_again(
+    reader: Reader, photos: Path, monkeypatch: pytest.MonkeyPatch
+):
+    original, file = kept_labels.read_annotations, photos / "tags.csv"
+
+    def changed_meanwhile(*arguments: object, **options: object) -> Annotations:
+        read = original(*arguments, **options)
+        file.write_text(file.read_text(encoding="utf-8").replace("dog", "fox", 1), encoding="utf-8")
+        return read
+
+    monkeypatch.setattr(kept_labels, "read_annotations", changed_meanwhile)
+    assert "fox" not in reader().categories
+    monkeypatch.setattr(kept_labels, "read_annotations", original)
+    assert "fox" in reader().categories

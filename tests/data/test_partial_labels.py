@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fewtags.data.partial_labels import TAGGERS, hide_labels, single_positive, tagged_by
+from fewtags.data.partial_labels import MOST_TAGS, TAGGERS, hide_labels, single_positive, tagged_by
 from fewtags.errors import UserError
 
 PROPORTIONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -146,7 +146,7 @@ def test_a_tagger_knows_only_what_is_there_and_the_seed_decides(tagger):
     assert known.dtype == np.int8
     assert not known[~truth].any()
     assert (known == tagged_by(tagger, truth, 3, shares)).all()
-    if tagger != "five":
+    if tagger not in MOST_TAGS:
         assert (known != tagged_by(tagger, truth, 4, shares)).any()
 
 
@@ -172,13 +172,15 @@ def test_both_is_habit_times_size():
     rate = np.random.default_rng(7).beta(1.5, 3, 10)
     expected = np.minimum(4 * rate * np.sqrt(shares[0]), 0.98)
     assert tagged_by("both", truth, 7, shares).mean(0) == pytest.approx(expected, abs=0.012)
+    assert tagged_by("hasty", truth, 7, shares).mean(0) == pytest.approx(rate * np.sqrt(shares[0]), abs=0.012)
 
 
-def test_five_are_the_largest():
+@pytest.mark.parametrize(("tagger", "most"), [("five", 5), ("largest", 1)])
+def test_a_tagger_who_stops_tags_the_largest(tagger, most):
     truth, shares = a_truth()
-    known = tagged_by("five", truth, 0, shares).astype(bool)
-    assert (known.sum(1) == np.minimum(truth.sum(1), 5)).all()
-    more = truth.sum(1) > 5
+    known = tagged_by(tagger, truth, 0, shares).astype(bool)
+    assert (known.sum(1) == np.minimum(truth.sum(1), most)).all()
+    more = truth.sum(1) > most
     smallest = np.where(known, shares, 2.0).min(1)
     largest_left = np.where(truth & ~known, shares, -1.0).max(1)
     assert (smallest[more] >= largest_left[more]).all()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from numbers import Real
 from operator import index
+from typing import Literal, get_args
 
 import numpy as np
 
 from fewtags.errors import UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 
-TAGGERS = ("salience", "habit", "both", "five")  # see `tagged_by`
-MOST_TAGS = 5
+TaggerName = Literal["salience", "habit", "both", "hasty", "five", "largest"]  # see `tagged_by`
+TAGGERS = get_args(TaggerName)
+MOST_TAGS = {"five": 5, "largest": 1}
 
 
 def hide_labels(truth: np.ndarray, proportion: float, seed: int = 0) -> np.ndarray:
@@ -53,7 +55,9 @@ def tagged_by(tagger: str, truth: np.ndarray, seed: int = 0, shares: np.ndarray 
     - habit: each tag has its own rate, drawn from Beta(1.5, 3);
     - salience: the larger a thing is, the more often it is tagged: 1.6 sqrt(share), at most 0.95;
     - both: 4 rate sqrt(share), at most 0.98;
-    - five: the five largest things of an image are tagged.
+    - hasty: as both, a quarter as often;
+    - five: the five largest things of an image are tagged;
+    - largest: only the largest is.
 
     `shares` [N, C] is the part of the picture that the largest object of each present tag covers; habit needs none.
     """
@@ -67,13 +71,17 @@ def tagged_by(tagger: str, truth: np.ndarray, seed: int = 0, shares: np.ndarray 
     if tagger == "habit":
         return (positive & (draw < rate)).astype(np.int8)
     assert shares is not None
-    if tagger == "five":
+    if tagger in MOST_TAGS:
         size = np.where(positive, shares + 1e-9 * draw, -1.0)  # of equal ones, any
         rank = np.argsort(np.argsort(-size, axis=1, kind="stable"), axis=1, kind="stable")
-        return (positive & (rank < MOST_TAGS)).astype(np.int8)
+        return (positive & (rank < MOST_TAGS[tagger])).astype(np.int8)
     root = np.sqrt(shares.clip(0, 1))
-    chance = np.minimum(1.6 * root, 0.95) if tagger == "salience" else np.minimum(4 * rate * root, 0.98)
-    return (positive & (draw < chance)).astype(np.int8)
+    chance = {
+        "salience": np.minimum(1.6 * root, 0.95),
+        "both": np.minimum(4 * rate * root, 0.98),
+        "hasty": rate * root,
+    }
+    return (positive & (draw < chance[tagger])).astype(np.int8)
 
 
 def positives(labels: np.ndarray) -> np.ndarray:

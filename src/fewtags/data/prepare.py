@@ -14,7 +14,7 @@ from fewtags.data.audit import quick_counts
 from fewtags.data.decisions import decided, latest, read_decisions, with_tags_of
 from fewtags.data.formats import read_annotations
 from fewtags.data.formats.voc import largest_shares
-from fewtags.data.partial_labels import hide_labels, single_positive, tagged_by
+from fewtags.data.partial_labels import TaggerName, hide_labels, single_positive, tagged_by
 from fewtags.data.splitting import stratified_split
 from fewtags.errors import DataError, UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
@@ -33,11 +33,11 @@ class DataConfig(Settings):
     """Name of the layout, if it is not detected."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the reader, such as `data.options.zero=absent` for one-hot files."""
-    known: float | Literal["single", "salience", "habit", "both", "five"] | None = None
+    known: float | TaggerName | Literal["single"] | None = None
     """For experiments on complete labels: the share of positives that stay known, or "single" for one per image. With 0
     only the names of the categories are used. People choose otherwise than coins: "habit" knows each tag at its own
-    rate, "salience" what is large, "both" by both, "five" the five largest things of an image (the last three need
-    boxes, as in VOC)."""
+    rate, "salience" what is large, "both" by both, "hasty" a quarter as often, "five" the five largest things of an
+    image, "largest" only one (all but "habit" need boxes, as in VOC)."""
     mask_seed: int = 0
     """Which positives stay known; 0 is the paper's draw."""
     decisions: str | None = None
@@ -60,12 +60,15 @@ class RunData:
 
 
 def prepare_data(config: DataConfig, seed: int = 0) -> RunData:
+    return split_data(read_data(config), config, seed)
+
+
+def read_data(config: DataConfig) -> Annotations:
     if not config.source:
         raise UserError(
             "No data was given; pass a folder or file, for example `fewtags train photos/ --tags tags.csv`."
         )
-    annotations = read_annotations(config.source, tags=config.tags, format=config.format, **config.options)
-    return split_data(annotations, config, seed)
+    return read_annotations(config.source, tags=config.tags, format=config.format, **config.options)
 
 
 def split_data(annotations: Annotations, config: DataConfig, seed: int = 0) -> RunData:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from fewtags.data.prepare import DataConfig
 from fewtags.data.tag_tree import TagTree
 from fewtags.engine.kept import Arrays, code_of, keep, key_of, load_kept
 from fewtags.engine.run_folder import RunFolder
+from fewtags.errors import UserError
 
 SMALL = 2000  # images, up to which reading takes no time worth saving
 _TEXTS = ("name", "notes", "renamed_tags", "english", "categories")  # written as JSON
@@ -31,29 +32,46 @@ _TEXTS = ("name", "notes", "renamed_tags", "english", "categories")  # written a
 
 def read_labels(run: Path, config: DataConfig) -> Annotations:
     """As `read_annotations` reads them."""
-    file = RunFolder(run).outputs / "labels.npz"
-    places = [Path(place) for place in _places(config) if os.path.exists(place)]
-    key = key_of(config.model_dump_json(), code_of(fewtags.data), _look(places, run)) if file.is_file() else ""
-    kept = load_kept(file, key) if key else None
+    seen = seen_files(run, config)
+    kept = load_kept(_file(run), _key(config, seen))
     if kept is not None and _names_in(unpacked(kept["folders"])) == str(kept["names"]):
         return _restored(kept)
     read = read_annotations(config.source, tags=config.tags, format=config.format, **config.options)
-    if len(read) > SMALL and not any(finding.kind == "missing image" for finding in read.findings):
-        key = key or key_of(config.model_dump_json(), code_of(fewtags.data), _look(places, run))
-        folders = [] if Path(config.source).is_dir() else sorted({os.path.dirname(path) for path in _paths(read)})
-        keep(file, key, folders=packed(folders), names=np.array(_names_in(folders)), **_stored(read))
+    keep_labels(run, config, read, seen)
     return read
+
+
+def seen_files(run: Path, config: DataConfig) -> str:
+    """A hash of how the files look that labels are read from; '' if that cannot be said. It is taken before they are
+    read: labels that are changed meanwhile are read again."""
+    try:
+        seen = look(filter(os.path.exists, _places(config)), besides=[run])
+    except (OSError, UserError):  # a folder that may not be read, a file that vanished
+        return ""
+    return key_of(packed(seen.paths).tobytes(), seen.stamps.tobytes())
+
+
+def keep_labels(run: Path, config: DataConfig, read: Annotations, seen: str) -> None:
+    if not seen or len(read) <= SMALL or any(finding.kind == "missing image" for finding in read.findings):
+        return
+    read = replace(read, root=read.root.absolute())
+    folders = [] if Path(config.source).is_dir() else sorted({os.path.dirname(path) for path in _paths(read)})
+    names = np.array(_names_in(folders))
+    keep(_file(run), _key(config, seen), folders=packed(folders), names=names, **_stored(read))
+
+
+def _file(run: Path) -> Path:
+    return RunFolder(run).outputs / "labels.npz"
+
+
+def _key(config: DataConfig, seen: str) -> str:
+    return key_of(config.model_dump_json(), code_of(fewtags.data), seen)
 
 
 def _places(config: DataConfig) -> Iterator[str]:
     """Files and folders that the settings name."""
     options = [value for value in config.options.values() if isinstance(value, str)]
     return (place for place in (config.source, config.tags, *options) if place)
-
-
-def _look(places: Iterable[Path], run: Path) -> str:
-    seen = look(places, besides=[run])
-    return key_of(packed(seen.paths).tobytes(), seen.stamps.tobytes())
 
 
 def _names_in(folders: Iterable[str]) -> str:
@@ -67,8 +85,7 @@ def _listed(folder: str) -> list[str]:
 
 
 def _paths(read: Annotations) -> Iterator[str]:
-    root = str(read.root.absolute())
-    return (os.path.join(root, image) for image in read.images)
+    return (os.path.join(read.root, image) for image in read.images)
 
 
 # --- as arrays ---

@@ -69,9 +69,13 @@ class UnitFeatures:
     def _kept(self) -> Tensor | None:
         """All of them, if they are few enough."""
         number = len(self)
-        if not number or number * self.outputs.unit_features(np.arange(1)).shape[1] > IN_MEMORY:
+        size = self.outputs.unit_features(np.arange(1)).shape[1] if number else 0
+        if not number or number * size > IN_MEMORY:
             return None
-        return torch.cat([self.outputs.unit_features(rows) for rows in self.outputs.chunks()])
+        features = torch.empty(number, size)  # torch.cat would need the memory twice
+        for rows in self.outputs.chunks():
+            features[torch.from_numpy(rows)] = self.outputs.unit_features(rows)
+        return features
 
     def __len__(self) -> int:
         return len(self.outputs)

@@ -14,6 +14,7 @@ import torch
 
 from fewtags import distributed
 from fewtags.data.prepare import RunData
+from fewtags.engine.kept_judge import kept_bursts
 from fewtags.engine.own_images import OwnImages
 from fewtags.engine.predictions import Predictions
 from fewtags.engine.run import Run, has_labels
@@ -38,7 +39,9 @@ def estimate_run(run: Run, saved: SavedModel) -> dict[str, Any] | None:
         return None
     if distributed.world_size() == 1:
         own, device = OwnImages.of(run.data), str(run.device)
-        judge = own.judge(lambda: saved, run.config, run=run.folder, device=device, quiet=run.log.quiet)[1]
+        outputs, judge = own.judge(lambda: saved, run.config, run=run.folder, device=device, quiet=run.log.quiet)
+        if outputs.key:  # many images: the first review would have to wait for it
+            kept_bursts(outputs, run.folder)
         judged, correction = judge.judged(), judge.learn([], [], [])
     elif run.judged is not None and run.data.given is None:
         judged, correction = run.judged, no_answers(run.judged)

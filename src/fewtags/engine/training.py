@@ -18,13 +18,23 @@ from fewtags import distributed
 from fewtags.atomic import atomic_write, remove_leftovers, write_json
 from fewtags.config import RunConfig, flat
 from fewtags.contract import Batch, Progress, StepResult
-from fewtags.data.prepare import RunData, prepare_data
+from fewtags.data.annotations import Annotations
+from fewtags.data.prepare import RunData, read_data, split_data
 from fewtags.engine.card_facts import data_facts, quality_facts
 from fewtags.engine.checkpoint import save_checkpoint
 from fewtags.engine.evaluation import Batches, predict, predict_some
+from fewtags.engine.kept_labels import keep_labels, seen_files
 from fewtags.engine.predictions import measure
 from fewtags.engine.quality import estimate_run
-from fewtags.engine.record import load_last, log_opening, restore, save_run, write_epochs, write_record
+from fewtags.engine.record import (
+    load_last,
+    load_run_config,
+    log_opening,
+    restore,
+    save_run,
+    write_epochs,
+    write_record,
+)
 from fewtags.engine.run import Measured, Run, build_run, choose_device, is_mean, repeatable
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
@@ -81,14 +91,20 @@ def train(
         if not resume:
             refuse_to_overwrite(files)
         checkpoint = load_last(files) if resume and files.can_resume else None
+        read: Annotations | None = None
         if data is None:
             if config.data.source:
                 log.say(f"Reading the labels of {config.data.source}.")
             with log.working("Reading labels"):
-                data = prepare_data(config.data, config.seed)
+                seen = seen_files(folder, config.data)
+                read = read_data(config.data)
+                data = split_data(read, config.data, config.seed)
         try:
             run = build_run(config, folder, data, device, log)
             start_new(run) if checkpoint is None else resume_from(run, checkpoint)
+            if read is not None and distributed.is_main():
+                keep_labels(folder, load_run_config(folder).data, read, seen)
+            read = None
             if run.num_epochs > run.epoch:
                 run.train_batches = settle(run, run.train_batches, "Preparing training images")
             with stop_signals() as stop, repeatable(config.train.deterministic):

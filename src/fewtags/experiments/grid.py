@@ -27,6 +27,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fewtags.config import RunConfig, merge, nest, parse_override, read_yaml, resolve, validate
+from fewtags.data.partial_labels import TaggerName
 from fewtags.errors import UserError, did_you_mean
 from fewtags.experiments.runs import Proportion
 from fewtags.settings import Settings
@@ -37,7 +38,7 @@ class Part(Settings):
     """Names of datasets; default: all."""
     methods: list[str] | None = None
     """Names of methods; default: all."""
-    proportions: tuple[float | Literal["single", "salience", "habit", "both", "five"] | None, ...] = (None,)
+    proportions: tuple[float | TaggerName | Literal["single"] | None, ...] = (None,)
     """Shares of positives that stay known, "single", or a tagger as in data.known; default: the labels as given."""
     seeds: tuple[int, ...] = (0,)
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)

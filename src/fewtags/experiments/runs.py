@@ -23,7 +23,9 @@ NAMED = {
     "habit": "by habit",
     "salience": "by size",
     "both": "by habit and size",
+    "hasty": "by habit and size, in haste",
     "five": "five at most",
+    "largest": "the largest alone",
 }
 
 COLUMNS = (

@@ -32,10 +32,10 @@ def burst_leaders(
     short = look.projected(generator)
     if similarity is None:
         similarity = max(least, 1 - (1 - _usual_similarity(look, generator)) / NEARER)
-    leaders = torch.arange(len(unit_features))
+    leaders, leads = torch.arange(len(unit_features)), torch.zeros(len(unit_features), dtype=torch.bool)
     for _ in range(_ROUNDS):
         for cell in _cells(short, generator):
-            _gather(look, short, cell, leaders, similarity)
+            _gather(look, short, cell, leaders, leads, similarity)
     return leaders
 
 
@@ -77,21 +77,24 @@ def _cells(short: Tensor, generator: torch.Generator) -> list[Tensor]:
     return list(order.split(torch.bincount(nearest, minlength=number).tolist()))
 
 
-def _gather(look: _Standardised, short: Tensor, cell: Tensor, leaders: Tensor, similarity: float) -> None:
-    """Assign the single images of a cell to an earlier similar one."""
+def _gather(
+    look: _Standardised, short: Tensor, cell: Tensor, leaders: Tensor, leads: Tensor, similarity: float
+) -> None:
+    """Assign the single images of a cell to an earlier similar one, which then `leads` [N]."""
     for rows in cell.split(_MOST_IN_A_CELL):  # bounds the memory if most images are in one cell
         candidates = short[rows] @ short[rows].T >= similarity - 0.03
         places = (candidates.sum(1) > 1).nonzero()[:, 0]
+        if not len(places):
+            continue
         rows, candidates = rows[places], candidates[places][:, places]
         directions = look[rows]
         follows = leaders[rows] != rows
-        leads = torch.isin(rows, leaders[leaders != torch.arange(len(leaders))])
         for place in range(len(rows)):
             if follows[place]:
                 continue
-            joining = candidates[place] & ~follows & ~leads
+            joining = candidates[place] & ~follows & ~leads[rows]
             joining[: place + 1] = False
             joining[joining.clone()] = directions[joining] @ directions[place] >= similarity
             leaders[rows[joining]] = rows[place]
             follows |= joining
-            leads[place] |= bool(joining.any())
+            leads[rows[place]] |= joining.any()

@@ -27,7 +27,7 @@ def mean_and_spread(features: FeatureRows) -> tuple[Tensor, Tensor]:
     """[D] each, over all rows."""
     number, total, squares = max(len(features), 1), torch.zeros(()), torch.zeros(())
     for part in features.split(AT_ONCE):
-        total = total + part.double().sum(0)
-        squares = squares + part.double().square().sum(0)
+        total = total + part.sum(0, dtype=torch.float64)
+        squares = squares + part.square().sum(0, dtype=torch.float64)
     mean = total / number
     return mean.float(), (squares / number - mean.square()).clamp(min=0).sqrt().float()

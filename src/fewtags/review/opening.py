@@ -17,7 +17,7 @@ from fewtags.data.annotations import Annotations
 from fewtags.data.images import open_image
 from fewtags.data.inputs import Picture
 from fewtags.engine.features import cache_root
-from fewtags.engine.kept_judge import kept_bursts
+from fewtags.engine.kept_judge import kept_bursts, kept_inputs
 from fewtags.engine.model_outputs import UnitFeatures, model_outputs
 from fewtags.engine.own_images import OwnImages
 from fewtags.engine.prediction import pooled_features
@@ -76,6 +76,7 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
         content_hash=pictures.content_hash,
         word=lambda text: phrases.find(text).scores,
         leaders=kept_bursts(outputs, run),
+        inputs=lambda: kept_inputs(outputs, run, judge.model),
     )
     search = make_search(saved, features, readable, phrases)
     about = {"run": name, "folder": str(run), "method": config.method_name, "reviewer": reviewer}

@@ -55,10 +55,12 @@ class Ranker:
         *,
         seed: int = 0,
         word: Callable[[str], Tensor | None] = lambda text: None,
+        inputs: Callable[[], Tensor] | None = None,
     ):
-        """`word` gives the name scores [N] of a phrase, or None where nothing is known of it."""
+        """`word` gives the name scores [N] of a phrase, or None where nothing is known of it; `inputs`, what lessons
+        are about."""
         self.state, self.judge, self.model, self.features = state, judge, judge.model, unit_features
-        self.readable, self.seed, self.word = readable, seed, word
+        self.readable, self.seed, self.word, self._make_inputs = readable, seed, word, inputs
         self.correction: Correction = judge.learn([], [], [])
         self._changes = 0  # of labels, up to which it was learned from decisions
         self._lessons: dict[int, tuple[int, Lesson | None]] = {}  # column -> changes, what the decisions teach
@@ -70,6 +72,8 @@ class Ranker:
     @cached_property
     def inputs(self) -> Tensor:
         """[N, K] what lessons are about; made for the first of them, as it takes seconds for 100,000 images."""
+        if self._make_inputs is not None:
+            return self._make_inputs()
         return torch.cat([self.model.inputs(part) for part in self.features.split(_ROWS_AT_ONCE)])
 
     def follow(self) -> None:
@@ -184,8 +188,9 @@ class Ranker:
         base = torch.from_numpy(self.judge.odds[rows, column])
         lesson = self.lesson(column)
         more = torch.zeros(()) if lesson is None else lesson(self.inputs[torch.from_numpy(rows)])
+        observation = self.model.answers.observation
         numbers = [
-            float((Answers(self.model.observation, offset, slope).if_unknown(base, column) + more).sigmoid().sum())
+            float((Answers(observation, offset, slope).if_unknown(base, column) + more).sigmoid().sum())
             for offset, slope in self.correction.draws(_DRAWS)
         ]
         low, high = np.quantile(numbers, [0.025, 0.975]) if len(rows) else (0.0, 0.0)

@@ -109,11 +109,12 @@ class ReviewSession:
         content_hash: Callable[[int], str] = lambda row: "",
         word: Callable[[str], Tensor | None] = lambda text: None,
         leaders: np.ndarray | None = None,
+        inputs: Callable[[], Tensor] | None = None,
         seed: int = 0,
     ):
         """`unit_features` [N, D] are those of the images of `annotations`, which `judge` judges; rows that are not
         `readable` are never shown. `content_hash` of a row's file is kept with a decision about it. `word` gives the
-        name scores [N] of a phrase."""
+        name scores [N] of a phrase. `leaders` and `inputs` are computed if they are not given."""
         self.annotations, self.features, self.store = annotations, unit_features, store
         self.run, self.reviewer, self.content_hash, self.seed = run, reviewer, content_hash, seed
         self.readable = np.ones(len(annotations), dtype=bool) if readable is None else readable
@@ -125,7 +126,7 @@ class ReviewSession:
         self.judge = judge
         self.leaders = burst_leaders(unit_features).numpy() if leaders is None else leaders
         self.state = LabelState(annotations)
-        self.ranker = Ranker(self.state, judge, unit_features, self.readable, seed=seed, word=word)
+        self.ranker = Ranker(self.state, judge, unit_features, self.readable, seed=seed, word=word, inputs=inputs)
         self.queues = Queues(self.state, self.ranker, self.leaders, self.readable, lambda column: self._sample(column))
         self._counted: dict[int, _Counted] = {}
         self._rank_all()
