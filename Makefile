@@ -70,7 +70,7 @@ test-lowest: setup  ## Run the tests on the lowest versions that pyproject.toml 
 lint: setup  ## ruff, mypy and the one-way layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: setup  ## Let ruff put the code in shape
