@@ -107,7 +107,7 @@ def build_classifier(
     backbone.freeze_before(first_trained(model))
     built = kind(head, neck.num_channels, num_categories, words)
     if names != "none":
-        built.use_names(find_names(backbone.class_head, categories, None if names == "auto" else names, english))
+        built.names = find_names(backbone.class_head, categories, None if names == "auto" else names, english)
         backbone.class_head = None
     return Classifier(backbone, neck, built)
 
