@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,8 @@ def test_a_new_tag_is_applied_trained_compared_exported_and_predicted(cli: Cli, 
     assert compared.code == 0, compared.err
     assert "crimson" in compared.out
     assert "100 % agreement" in " ".join(compared.out.split())
+    assert cli("report", run, tmp_path / "second", "--out", tmp_path / "report.html").code == 0
+    assert "100 % agreement (Krippendorff's alpha 1.00)" in unescape((tmp_path / "report.html").read_text())
 
     pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
     before = cli("export", run, "--out", tmp_path / "before.onnx")
@@ -154,3 +157,16 @@ def test_add_tag_and_search_of_a_tagger(run, session, patches):
     assert tag.forecast().missing.value >= 0
     with pytest.raises(UserError, match="already"):
         tagger.add_tag("red", features, examples=[paths[example]])
+
+
+def test_a_new_tag_of_the_images_of_the_run(run, session, patches, tmp_path):
+    paths = [str(session.annotations.path(row)) for row in range(len(session))]
+    tagger = Tagger.load(run)
+    tag = tagger.add_tag("crimson", examples=paths[:1])
+    assert tag.images == paths
+    np.testing.assert_allclose(
+        tag.probabilities(), tagger.add_tag("crimson", paths, examples=paths[:1]).probabilities(), atol=1e-3
+    )
+    tagger.save(tmp_path / "saved")
+    with pytest.raises(UserError, match="belongs to no run, so pass them"):
+        Tagger.load(tmp_path / "saved").add_tag("crimson", examples=paths[:1])
