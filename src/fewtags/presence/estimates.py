@@ -64,7 +64,6 @@ class Judged:
         )
         return answers.if_unknown(self.odds).sigmoid()
 
-
     def missing(self) -> Tensor:
         """[C] how many of the M are expected to have the tag unknown, by the labels alone."""
         expected = torch.zeros(self.labels.shape[1])
