@@ -39,6 +39,7 @@ from fewtags.models.backbones import create_backbone
 from fewtags.presence.answers import Correction
 from fewtags.presence.bursts import SAME_MOMENT, burst_leaders
 from fewtags.presence.estimates import Judged, estimate
+from fewtags.presence.fitting import fit_presence
 from fewtags.presence.model import Presence
 from fewtags.presence.observation import Observation
 from fewtags.presence.ridge import ImageSums, unit_length
@@ -89,7 +90,7 @@ def features_of(part: Annotations, maker: FeatureMaker) -> torch.Tensor:
 
 def judged(features: torch.Tensor, known: torch.Tensor, groups: torch.Tensor | None) -> tuple[Presence, torch.Tensor]:
     model = Presence(known.shape[1], features.shape[1])
-    fitted = model.fit(ImageSums.of(features, known), features, known, groups=groups)
+    fitted = fit_presence(model, ImageSums.of(features, known), features, known, groups=groups)
     return model, fitted.left_out()
 
 

@@ -20,6 +20,7 @@ from fewtags.engine.quality import no_answers
 from fewtags.labels import PRESENT
 from fewtags.metrics import mean_average_precision
 from fewtags.presence.estimates import Judged, estimate
+from fewtags.presence.fitting import fit_presence
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums
 
@@ -34,9 +35,10 @@ def measure(found: Photos, known: float, seed: int) -> dict[str, object]:
     labels = torch.from_numpy(hide_labels(truth, known, seed))
     features = found.train.features
     model = Presence(labels.shape[1], features.shape[1])
-    fitted = model.fit(ImageSums.of(features, labels), features, labels, names=found.train.names, named=found.named)
+    sums = ImageSums.of(features, labels)
+    fitted = fit_presence(model, sums, features, labels, names=found.train.names, named=found.named)
     odds = fitted.left_out()
-    judged = Judged(odds, labels, model.observation, float(model.uncertain))
+    judged = Judged(odds, labels, model.answers.observation, float(model.uncertain))
     estimates = estimate(judged, no_answers(judged), model.thresholds.numpy())
     values: tuple[object, ...] = (
         known,

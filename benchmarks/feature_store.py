@@ -222,6 +222,7 @@ def half_precision(shared: Path, out: Path) -> None:
     from fewtags.data.preprocess import InputConfig
     from fewtags.engine.features import FeatureMaker
     from fewtags.models.backbones import create_backbone
+    from fewtags.presence.fitting import fit_presence
     from fewtags.presence.model import Presence
     from fewtags.presence.ridge import ImageSums
     from fewtags.train_settings import CacheConfig
@@ -242,7 +243,7 @@ def half_precision(shared: Path, out: Path) -> None:
             maker = FeatureMaker(backbone, InputConfig(augment=False), config, torch.device("cpu"))
             features, others = unit_features_of(train, maker), unit_features_of(test, maker)
             model = Presence(known.shape[1], features.shape[1])
-            model.fit(ImageSums.of(features, known), features, known)
+            fit_presence(model, ImageSums.of(features, known), features, known)
             chances[dtype] = model.log_odds(others).sigmoid()
     full, half = chances["fp32"], chances["fp16"]
     row = ((full > 0.5).sum(), ((full > 0.5) != (half > 0.5)).sum(), (full - half).abs().max(), full.numel())

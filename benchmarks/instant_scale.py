@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fewtags.labels import PRESENT
 from fewtags.models.closed_form import ClosedFormHead
+from fewtags.presence.fitting import fit_presence
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums, unit_length
 
@@ -49,7 +50,7 @@ def fit_row(title: str, size: tuple[int, int, int]) -> str:
     gather, sums = timed(lambda: ImageSums.of(features, labels))
     assert isinstance(sums, ImageSums)
     model = Presence(labels.shape[1], features.shape[1])
-    fit, _ = timed(lambda: model.fit(sums, features, labels))
+    fit, _ = timed(lambda: fit_presence(model, sums, features, labels))
     predict, _ = timed(lambda: model.log_odds(features[:1000]))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     numbers = " | ".join(f"{value:,}" for value in size)
@@ -61,7 +62,7 @@ def click_times(dim: int = 1280) -> tuple[float, float]:
     features, labels = some_images(2000, 20, dim)
     head = ClosedFormHead(ClosedFormHead.Config(names="none"), dim, labels.shape[1])
     model = head.presence
-    model.fit(ImageSums.of(features, labels), features, labels)
+    fit_presence(model, ImageSums.of(features, labels), features, labels)
     many, category, present = unit_length(torch.randn(RERANKED, dim)), torch.tensor([3]), torch.tensor([PRESENT])
     head.relabel(many[:1], category, present)  # the first call of anything is slower
     relabel, _ = timed(lambda: head.relabel(many[1:2], category, present))

@@ -34,7 +34,9 @@ from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.training import train
 from fewtags.labels import ABSENT, PRESENT
 from fewtags.metrics import mean_average_precision
-from fewtags.presence.model import Fitted, Presence
+from fewtags.presence.fitting import Fitted, fit_presence, fit_windows, regress
+from fewtags.presence.model import Presence
+from fewtags.presence.regression import USUAL_SLOPE
 from fewtags.presence.ridge import ImageSums
 
 ROOT = Path(__file__).parents[1]
@@ -82,8 +84,13 @@ def out_of_fold(photos: Photos, known: np.ndarray, method: str, shared: Path, wo
 def closed_form(photos: Photos, known: Tensor) -> Fitted:
     features = photos.features["train"]
     model = Presence(known.shape[1], features.shape[1])
-    return model.fit(
-        ImageSums.of(features, known), features, known, names=photos.name_scores(features), named=photos.names.known
+    return fit_presence(
+        model,
+        ImageSums.of(features, known),
+        features,
+        known,
+        names=photos.name_scores(features),
+        named=photos.names.known,
     )
 
 
@@ -92,11 +99,11 @@ def judged(judge: str, photos: Photos, known: Tensor, logits: Tensor) -> Tensor:
     fitted = closed_form(photos, known)
     standard = (logits - logits.mean(0)) / logits.std(0).clamp(min=1e-6)
     if judge == "both":
-        fitted = fitted.model.fit_windows(fitted, standard)  # a second evidence beside the first
+        fitted = fit_windows(fitted, standard)  # a second evidence beside the first
     if judge == "out of fold":
         instead = replace(fitted.images, names=None, without_groups=standard)
         fitted.model.name_weight.zero_()
-        fitted = fitted.model._fit_scores(instead, None)
+        fitted = regress(fitted.model, instead, [USUAL_SLOPE], None)
     return fitted.model.answers.if_unknown(fitted.left_out()).sigmoid()
 
 

@@ -2,10 +2,11 @@
 
     .venv/bin/python benchmarks/presence_ablation.py [--shared ../shared] [--cache features] [--seeds 0]
 
-The presence of tags is fitted to pooled features with names, as `train` does with `instant`, on 100, 500 and all photos
-with one known tag each, and with 10 and 50 % of the tags known. Measured are mAP and OF1 on the test images, and how
-many of the unknown labels above one half are promised and found to be right. Appends to
-results/presence-ablation/runs.csv, skips what it finds there, and prints the table of README.md.
+The presence of tags is fitted to pooled features with and without names, as `train` does with `instant`, on 100, 500
+and all photos with one known tag each, with 10 and 50 % of the tags known, and with those that people choose by habit
+or by habit and size. Measured are mAP and OF1 on the test images, and how many of the unknown labels above one half are
+promised and found to be right. Appends to results/presence-ablation/runs.csv, skips what it finds there, and prints the
+tables of README.md.
 """
 
 from __future__ import annotations
@@ -25,18 +26,21 @@ from result_rows import append_result, read_results
 from selection import Photos, run_on_sets
 from torch import Tensor
 
-from fewtags.data.partial_labels import hide_labels, single_positive
+from fewtags.data.partial_labels import single_positive
 from fewtags.metrics import evaluate_scores
 from fewtags.models.closed_form import NAME_SHARPNESS
-from fewtags.presence import answers, model, observation, regression, ridge, thresholds
+from fewtags.presence import answers, fitting, observation, regression, ridge, thresholds
+from fewtags.presence.fitting import fit_presence
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums, unit_length
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/presence-ablation/runs.csv"
 SIZES = (100, 500, 0)  # photos; 0: all
-KNOWN = ("single", 0.1, 0.5)
-KEYS = ("rule", "data", "photos", "known", "seed")
+COINS = ("single", 0.1, 0.5)
+KNOWN: dict[str, tuple[str | float, ...]] = {"voc2007": (*COINS, "habit", "both"), "coco": (*COINS, "habit")}
+NAMES = ("yes", "no")
+KEYS = ("rule", "data", "photos", "known", "names", "seed")
 FIELDS = (*KEYS, "map", "of1", "suggested", "promised", "right")
 
 Change = tuple[ModuleType, str, Any]
@@ -45,8 +49,8 @@ RULES: dict[str, tuple[Change, ...]] = {
     "everything": (),
     "TILT: plain ridge regression": ((ridge, "TILT", 0.0),),
     "OWN_VARIANCE: one penalty factor for all tags": ((ridge, "OWN_VARIANCE", 1e-6),),
-    "BEND: straight log-odds": ((observation, "BEND", NO_BEND), (model, "BEND", NO_BEND)),
-    "NAME_IMAGES: spread of names as seen": ((model, "NAME_IMAGES", 0.0),),
+    "BEND: straight log-odds": ((observation, "BEND", NO_BEND), (fitting, "BEND", NO_BEND)),
+    "NAME_IMAGES: spread of names as seen": ((fitting, "NAME_IMAGES", 0.0),),
     "OWN_SLOPE: one slope for all tags": ((regression, "OWN_SLOPE", 1e-3), (regression, "OWN_NAME_SLOPE", 1e-3)),
     "SLOPE_SPREAD: slopes as the labels have them": (
         (regression, "SLOPE_SPREAD", 10.0), (regression, "OWN_SLOPE", 4.0),
@@ -63,23 +67,18 @@ RULES: dict[str, tuple[Change, ...]] = {
 }  # fmt: skip
 
 
-def fitted(photos: Photos, rows: np.ndarray, known: Tensor) -> tuple[Presence, Tensor]:
-    """The model, and P(present | unknown) of its own images."""
-    features = photos.features["train"][torch.from_numpy(rows)]
-    names = photos.names.scores(unit_length(features) * (NAME_SHARPNESS * features.norm(dim=1).mean()))
-    presence = Presence(known.shape[1], features.shape[1])
-    fit = presence.fit(ImageSums.of(features, known), features, known, names=names, named=photos.names.known)
-    return presence, presence.answers.if_unknown(fit.left_out()).sigmoid()
-
-
-def measured(photos: Photos, size: int, known: str | float, seed: int) -> dict[str, float | str]:
+def measured(photos: Photos, size: int, known: str | float, names: str, seed: int) -> dict[str, float | str]:
     number = len(photos.truth["train"])
     rows = np.random.default_rng(seed).permutation(number)[:size] if size else np.arange(number)
-    truth = photos.truth["train"][rows]
-    labels = single_positive(truth, seed) if known == "single" else hide_labels(truth, float(known), seed)
-    presence, hidden = fitted(photos, rows, torch.from_numpy(labels))
-    test, sharpness = photos.features["test"], NAME_SHARPNESS * photos.features["train"][rows].norm(dim=1).mean()
-    chance = presence.log_odds(test, photos.names.scores(unit_length(test) * sharpness)).sigmoid().numpy()
+    truth, features, test = photos.truth["train"][rows], photos.features["train"][rows], photos.features["test"]
+    labels = (single_positive(photos.truth["train"], seed) if known == "single" else photos.known(known, seed))[rows]
+    given, presence = torch.from_numpy(labels), Presence(truth.shape[1], features.shape[1])
+    of_train, of_test = (name_scores(photos, part, features) if names == "yes" else None for part in (features, test))
+    fit = fit_presence(
+        presence, ImageSums.of(features, given), features, given, names=of_train, named=photos.names.known
+    )
+    hidden = presence.answers.if_unknown(fit.left_out()).sigmoid()
+    chance = presence.log_odds(test, of_test).sigmoid().numpy()
     scores = evaluate_scores(chance, photos.truth["test"], threshold=presence.thresholds.numpy())
     likely = (labels == 0) & (hidden.numpy() > 0.5)
     return {
@@ -91,10 +90,16 @@ def measured(photos: Photos, size: int, known: str | float, seed: int) -> dict[s
     }
 
 
+def name_scores(photos: Photos, features: Tensor, of_fit: Tensor) -> Tensor:
+    """[N, C] of features [N, D], treated as having the length of those of the fit."""
+    return photos.names.scores(unit_length(features) * (NAME_SHARPNESS * of_fit.norm(dim=1).mean()))
+
+
 def measure(sets: dict[str, Photos], seeds: list[int]) -> None:
     done = {tuple(row[key] for key in KEYS) for row in read_results(RESULTS)}
-    for seed, size, data, known, rule in product(seeds, SIZES, sets, KNOWN, RULES):
-        key = (rule, data, str(size or "all"), str(known), str(seed))
+    cells = ((data, known) for data in sets for known in KNOWN[data])
+    for seed, size, names, (data, known), rule in product(seeds, SIZES, NAMES, cells, RULES):
+        key = (rule, data, str(size or "all"), str(known), names, str(seed))
         if key in done:
             continue
         with ExitStack() as changed:
@@ -102,7 +107,7 @@ def measure(sets: dict[str, Photos], seeds: list[int]) -> None:
                 changed.enter_context(mock.patch.object(where, name, value))
             if rule.startswith("BEND"):  # also the default of a parameter
                 changed.enter_context(mock.patch.object(observation.bent, "__defaults__", (NO_BEND,)))
-            row = measured(sets[data], size, known, seed)
+            row = measured(sets[data], size, known, names, seed)
         append_result(RESULTS, FIELDS, {**dict(zip(KEYS, key, strict=True)), **row})
 
 
@@ -110,31 +115,39 @@ def gaps(rows: list[dict[str, str]]) -> Iterator[float]:
     return (abs(float(row["promised"]) - float(row["right"])) for row in rows if row["promised"])
 
 
+PARTS = {  # columns of the tables
+    "VOC 2007, a coin": ("voc2007", ("single", "0.1", "0.5")),
+    "VOC 2007, people": ("voc2007", ("habit", "both")),
+    "COCO, a coin": ("coco", ("single", "0.1", "0.5")),
+    "COCO, people": ("coco", ("habit",)),
+}
+
+
 def table(rows: list[dict[str, str]]) -> str:
     """What a rule is worth: mAP and OF1 lost, and points of promised precision by which it is further off, without."""
-    lines = [
-        "| without | " + " | ".join(f"{data}: mAP, OF1, promise" for data in ("VOC 2007", "COCO")) + " |",
-        "|---" * 3 + "|",
-    ]
-    for rule in RULES:
-        cells = []
-        for data in ("voc2007", "coco"):
-            mine, full = ([r for r in rows if r["data"] == data and r["rule"] == name] for name in (rule, "everything"))
-            if not mine or len(mine) != len(full):
-                cells.append("not measured")
-                continue
-
-            def mean(name: str, of: list[dict[str, str]]) -> float:
-                return statistics.mean(float(row[name]) for row in of)
-
-            apart = [statistics.mean(gaps(of)) for of in (mine, full)]
-            if rule == "everything":
-                cells.append(f"{mean('map', mine):.1f}, {mean('of1', mine):.1f}, off by {apart[0]:.1f}")
-            else:
-                changes = [mean(name, mine) - mean(name, full) for name in ("map", "of1")]
-                cells.append(f"{changes[0]:+.2f}, {changes[1]:+.1f}, {apart[0] - apart[1]:+.1f}")
-        lines.append(f"| {rule} | {' | '.join(cells)} |")
+    lines = []
+    for names in NAMES:
+        lines += [
+            f"\n{'With' if names == 'yes' else 'Without'} names:\n",
+            "| without | " + " | ".join(f"{part}: mAP, OF1, promise" for part in PARTS) + " |",
+            "|---" * (len(PARTS) + 1) + "|",
+        ]
+        mine = [row for row in rows if row["names"] == names]
+        for rule in RULES:
+            lines.append(f"| {rule} | " + " | ".join(_cell(mine, rule, *part) for part in PARTS.values()) + " |")
     return "\n".join(lines)
+
+
+def _cell(rows: list[dict[str, str]], rule: str, data: str, known: tuple[str, ...]) -> str:
+    here = [row for row in rows if row["data"] == data and row["known"] in known]
+    mine, full = ([row for row in here if row["rule"] == name] for name in (rule, "everything"))
+    if not mine or len(mine) != len(full):
+        return "not measured"
+    means = [[statistics.mean(float(row[name]) for row in of) for name in ("map", "of1")] for of in (mine, full)]
+    apart = [statistics.mean(gaps(of)) for of in (mine, full)]
+    if rule == "everything":
+        return f"{means[0][0]:.1f}, {means[0][1]:.1f}, off by {apart[0]:.1f}"
+    return f"{means[0][0] - means[1][0]:+.2f}, {means[0][1] - means[1][1]:+.1f}, {apart[0] - apart[1]:+.1f}"
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from fewtags.metrics import mean_average_precision
 from fewtags.models.backbones import Backbone
 from fewtags.models.closed_form import NAME_SHARPNESS
 from fewtags.models.names import NameScorer, find_names
+from fewtags.presence.fitting import fit_presence
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums, unit_length
 from fewtags.train_settings import CacheConfig
@@ -90,7 +91,7 @@ def measure(photos: Photos, names: bool, size: int, labels: str, seed: int) -> d
     )
     model = Presence(known.shape[1], features.shape[1])
     named = photos.names.known if names else None
-    model.fit(ImageSums.of(features, known), features, known, names=of_train, named=named)
+    fit_presence(model, ImageSums.of(features, known), features, known, names=of_train, named=named)
     chance = model.log_odds(photos.features["test"], of_test).sigmoid()
     given, right = chance >= model.thresholds, torch.from_numpy(photos.truth["test"])
     if not given.any():

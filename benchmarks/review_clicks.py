@@ -35,6 +35,7 @@ from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.metrics import mean_average_precision
 from fewtags.models import logistic
 from fewtags.models.heads import Standardise
+from fewtags.presence.fitting import fit_presence
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums
 from fewtags.review.session import SCREEN, Answer, ReviewSession, View
@@ -63,7 +64,7 @@ class Case:
         features, told = self.photos.train.features, torch.from_numpy(labels)
         names, named = self.photos.train.names, self.photos.named
         model = Presence(told.shape[1], features.shape[1])
-        model.fit(ImageSums.of(features, told), features, told, names=names, named=named)
+        fit_presence(model, ImageSums.of(features, told), features, told, names=names, named=named)
         return model
 
     def test_map(self, decided: Sequence[Label]) -> float:

@@ -36,6 +36,7 @@ from fewtags.models.closed_form import NAME_SHARPNESS
 from fewtags.models.names import NameScorer, find_names
 from fewtags.presence.audit import WAVE, Answered, Candidates, by_design, by_model, choose
 from fewtags.presence.estimates import Judged
+from fewtags.presence.fitting import fit_presence
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums, unit_length
 from fewtags.train_settings import CacheConfig
@@ -128,7 +129,7 @@ class Case:
         named = photos.names.known if with_names else None
         self.model = Presence(known.shape[1], features.shape[1])
         sums = ImageSums.of(features, self.known)
-        self.odds = self.model.fit(sums, features, self.known, names=of_train, named=named).left_out()
+        self.odds = fit_presence(self.model, sums, features, self.known, names=of_train, named=named).left_out()
 
     def hidden(self) -> Tensor:
         return self.model.answers.if_unknown(self.odds)
@@ -166,7 +167,7 @@ class Case:
 
     def numbers(self, asked: np.ndarray, waves: list[Answered]) -> dict[str, float | str]:
         running = by_model(
-            Judged(self.odds, self.known, self.model.observation, float(self.model.uncertain)), self.correction
+            Judged(self.odds, self.known, self.model.answers.observation, float(self.model.uncertain)), self.correction
         )
         chance, unknown = self.hidden().sigmoid().numpy(), (self.known == 0).numpy()
         by_tag, really = (chance * unknown).sum(0), (self.truth & unknown).sum(0)

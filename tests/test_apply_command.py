@@ -368,7 +368,7 @@ def test_decided_labels_do_not_spoil_the_calibration(cli: Cli, reviewed: Path, t
     torch.testing.assert_close(after.habit, before.habit)
     torch.testing.assert_close(after.slope, before.slope)
     assert after.answer_offset.any()
-    told = load_model(second).classifier.head.told_labels
+    told = load_model(second).classifier.head.relabelled.labels
     assert (told[:, 2] == 1).sum() == sum(v == 1 for v in decisions(reviewed).values())
 
 

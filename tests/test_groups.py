@@ -15,6 +15,7 @@ from conftest import Cli
 from fewtags.data.burst_times import burst_numbers
 from fewtags.engine.record import load_labels
 from fewtags.presence.bursts import SAME_MOMENT, burst_leaders
+from fewtags.presence.fitting import fit_presence
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums, unit_length
 
@@ -86,7 +87,7 @@ def test_copies_vouch_for_each_other_unless_the_burst_is_left_out(how):
     truth = (torch.rand(250, 3, generator=random) < 0.3)[scene]
     known = (truth & (torch.rand(550, 3, generator=random) < 0.7)).to(torch.int8)
     groups = {"single": None, "given": scene, "found": burst_leaders(unit_length(features), least=SAME_MOMENT)}[how]
-    odds = Presence(3, 48).fit(ImageSums.of(features, known), features, known, groups=groups).left_out()
+    odds = fit_presence(Presence(3, 48), ImageSums.of(features, known), features, known, groups=groups).left_out()
     odds, truth = odds[:400], truth[:400]
     above = [(odds[truth[:, c], c][:, None] > odds[~truth[:, c], c]).float().mean() for c in range(3)]
     told = float(torch.stack(above).mean())  # 0.5 by chance

@@ -61,6 +61,13 @@ def test_it_passes_scikit_learns_checks_of_the_api(check, output):
     getattr(estimator_checks, check)("Tagger", make(output=output))
 
 
+@pytest.mark.parametrize("output", ["tags", "indicator"])
+def test_check_estimator_itself_leaves_out_what_needs_a_matrix_of_numbers(output):
+    with pytest.warns(estimator_checks.SkipTestWarning, match="requires input"):
+        checks = estimator_checks.check_estimator(make(output=output))
+    assert {check["status"] for check in checks} == {"passed"}
+
+
 def test_a_tagger_of_matrices_is_a_multi_label_classifier_and_one_of_lists_is_not():
     """Lists of tags as labels are refused by scikit-learn for a classifier, and taken for anything else."""
     assert get_tags(make(output="indicator")).classifier_tags.multi_label

@@ -265,7 +265,7 @@ def test_a_moving_average_keeps_what_instant_needs_for_more_labels(patches):
     for tagger in (plain, averaged):
         tagger.relabel(feature, "red", 1)
     np.testing.assert_allclose(averaged.predict_proba(patches), plain.predict_proba(patches), atol=1e-5)
-    assert len(averaged._closed_form().told_labels) == 1
+    assert len(averaged._closed_form().relabelled.labels) == 1
 
 
 def test_a_run_of_the_command_line_can_be_loaded(trained, patches):

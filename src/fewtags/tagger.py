@@ -30,9 +30,11 @@ from fewtags.data.inputs import (
     loaded,
 )
 from fewtags.data.prepare import measurable, split_data
+from fewtags.engine.model_outputs import model_outputs
+from fewtags.engine.own_images import OwnImages
 from fewtags.engine.prediction import pooled_features, predict_files, worth_looking_up
 from fewtags.engine.predictions import given_tags, name_of
-from fewtags.engine.record import cache_of
+from fewtags.engine.record import cache_of, load_run_config, load_run_data
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
@@ -328,17 +330,35 @@ class Tagger:
         best = scores.topk(min(number, len(scores)))
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
-    def add_tag(self, name: str, images: Images, *, examples: Any) -> NewTag:
+    def add_tag(self, name: str, images: Images | None = None, *, examples: Any) -> NewTag:
         """A tag that nobody had, from pictures that have it: ranks `images` or their features, learns from answers.
 
-        tag = tagger.add_tag("lighthouse", features, examples=["tower.jpg"])
-        row = tag.next()[0]                    # what to ask about
+        tag = tagger.add_tag("lighthouse", examples=["tower.jpg"])
+        row = tag.next()[0]                    # what to ask about: tag.images[row]
         tag.answer(row, True)
         tag.probabilities(); tag.forecast()    # what the next 50 answers find, what is missing, is it enough
+
+        Without `images` it ranks those of the run that the tagger was loaded from or fitted into (`out`).
         """
         if name in self._fitted().categories:
             raise UserError(f"There is a tag '{name}' already; use `relabel` to teach it.")
+        if images is None:
+            features, paths = self._of_the_run()
+            return NewTag(name, features, self._looked_at(examples), paths)
         return NewTag(name, self._looked_at(images), self._looked_at(examples))
+
+    def _of_the_run(self) -> tuple[torch.Tensor, list[str]]:
+        """[N, D] unit-length features of the run's own images, and their paths. Unreadable ones are left out."""
+        run = self.weights if self.out is None else self.out
+        if run is None or not RunFolder(Path(run)).is_run:
+            raise UserError(
+                "Which images? This tagger belongs to no run, so pass them: add_tag(name, images, examples=[...])."
+            )
+        annotations = OwnImages.of(load_run_data(Path(run))).annotations
+        outputs = model_outputs(self._fitted(), annotations, config=load_run_config(Path(run)), quiet=not self.verbose)
+        rows = np.flatnonzero(outputs.readable)
+        features = torch.cat([outputs.unit_features(some) for some in outputs.chunks(rows)])
+        return features, [str(annotations.path(row)) for row in rows.tolist()]
 
     def _looked_at(self, images: Any) -> torch.Tensor:
         """[N, D] of unit length, of pictures or of what `features` returned."""
@@ -510,8 +530,11 @@ def not_fitted(message: str) -> UserError:
 class NewTag:
     """A tag that nobody had, of some images; see `Tagger.add_tag`."""
 
-    def __init__(self, name: str, unit_features: torch.Tensor, examples: torch.Tensor):
+    def __init__(
+        self, name: str, unit_features: torch.Tensor, examples: torch.Tensor, images: Sequence[str] | None = None
+    ):
         self.name = name
+        self.images = images  # paths by row, if they are the run's own
         self._images = len(unit_features)
         self._archive = Archive.of(torch.cat([unit_features, examples]))
         self._examples = list(range(self._images, self._images + len(examples)))

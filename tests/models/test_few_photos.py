@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fewtags.data.partial_labels import hide_labels, single_positive
+from fewtags.presence.fitting import fit_presence
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums
 
@@ -40,7 +41,7 @@ def test_precision_is_about_what_the_probabilities_promise(coco, known):
         given = single_positive(complete, seed) if known == "single" else hide_labels(complete, known, seed)
         features, labels = torch.from_numpy(coco["train"][rows]), torch.from_numpy(given)
         model = Presence(labels.shape[1], features.shape[1])
-        model.fit(ImageSums.of(features, labels), features, labels)
+        fit_presence(model, ImageSums.of(features, labels), features, labels)
         chance = model.log_odds(torch.from_numpy(coco["test"])).sigmoid()
         predicted = chance >= model.thresholds
         off.append(float(chance[predicted].mean() - truth[predicted].double().mean()))

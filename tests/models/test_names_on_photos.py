@@ -8,6 +8,7 @@ from fewtags.data.partial_labels import hide_labels
 from fewtags.metrics import mean_average_precision
 from fewtags.models.backbones import create_backbone
 from fewtags.models.names import find_names
+from fewtags.presence.fitting import fit_presence
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums, unit_length
 
@@ -36,7 +37,8 @@ def map_on_test(photos, known, order):
     model = Presence(80, features.shape[1])
     given = None if order is None else names[:, order]
     with torch.no_grad():
-        model.fit(
+        fit_presence(
+            model,
             ImageSums.of(features, labels),
             features,
             labels,

@@ -34,7 +34,7 @@ def started(rows, size) -> dict[str, torch.Tensor]:
     maps, labels, names = made_world()
     torch.manual_seed(0)
     head = ClosedFormHead(ClosedFormHead.Config(**SETTINGS), DIM, CATEGORIES).eval()
-    head.use_names(names)
+    head.names = names
     start = head.start([Batch(maps[some], labels[some], some) for some in rows.split(size)], NUM)
     return {
         "window_slope": head.presence.window_slope.clone(),

@@ -8,16 +8,23 @@ import torch
 from fewtags.errors import DataError, UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.metrics import mean_average_precision
-from fewtags.presence import model as module
-from fewtags.presence.decisions import Lesson
-from fewtags.presence.model import Presence, first_of_each, sample_rows
+from fewtags.presence import fitting as module
+from fewtags.presence.decision_learner import DecisionLearner
+from fewtags.presence.decisions import Kept, Lesson
+from fewtags.presence.fitting import first_of_each, fit_presence, known_proportion_of, sample_rows
+from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums, unit_length
 from made_features import some_images
 
 
+def kept(model: Presence) -> Kept:
+    """What lessons keep in place."""
+    return DecisionLearner(model, torch.zeros(len(model.sample), len(model.slope))).kept
+
+
 def fit(features, labels, **options):
     model = Presence(labels.shape[1], features.shape[1])
-    return model.fit(ImageSums.of(features, labels), features, labels, **options)
+    return fit_presence(model, ImageSums.of(features, labels), features, labels, **options)
 
 
 def mean_ap(scores, truth):
@@ -49,7 +56,7 @@ def test_the_known_proportion_of_a_coin_is_found(known):
     """From images and labels alone, within a fifth."""
     features, truth, labels = some_images(3000, 8, 24, known=known)
     fitted = fit(features, labels)
-    found = fitted.model.known_proportion(fitted.left_out())
+    found = known_proportion_of(fitted.model, fitted.left_out())
     share = (labels == PRESENT).sum() / truth.sum()
     assert float(found.mean()) == pytest.approx(float(share), rel=0.2)
 
@@ -75,8 +82,8 @@ def test_images_may_be_a_sample_of_those_behind_the_sums():
     features, _, labels = some_images(2000, 4, 24)
     whole, sample = Presence(4, 24), Presence(4, 24)
     sums = ImageSums.of(features, labels)
-    whole.fit(sums, features, labels)
-    sample.fit(sums, features[:1000], labels[:1000])
+    fit_presence(whole, sums, features, labels)
+    fit_presence(sample, sums, features[:1000], labels[:1000])
     difference = whole.log_odds(features).sigmoid() - sample.log_odds(features).sigmoid()
     assert difference.abs().mean() < 0.03
 
@@ -89,7 +96,7 @@ def test_a_saved_model_predicts_the_same():
     again = Presence(4, 12)
     again.load_state_dict({name: value.clone() for name, value in model.state_dict().items()})
     assert torch.equal(again.log_odds(features, names), model.log_odds(features, names))
-    assert torch.equal(again.kept().inputs, model.kept().inputs)
+    assert torch.equal(kept(again).inputs, kept(model).inputs)
     assert torch.equal(again.thresholds, model.thresholds)
 
 
@@ -97,11 +104,9 @@ def test_what_lessons_keep_in_place_is_of_the_last_fit():
     model, other = Presence(4, 12), Presence(4, 12)
     for seed in (0, 1):
         features, _, labels = some_images(dim=12, seed=seed)
-        model.fit(ImageSums.of(features, labels), features, labels)
-        model.kept()
-    other.fit(ImageSums.of(features, labels), features, labels)
-    assert torch.equal(model.kept().inputs, other.kept().inputs)
-    assert model.kept() is model.kept()
+        fit_presence(model, ImageSums.of(features, labels), features, labels)
+    fit_presence(other, ImageSums.of(features, labels), features, labels)
+    assert torch.equal(kept(model).inputs, kept(other).inputs)
 
 
 def test_scores_of_unit_length_features_are_plain_products():
@@ -155,7 +160,7 @@ def test_images_that_say_nothing_make_a_working_tagger(which):
         assert values.isfinite().all()
     assert model.thresholds.isfinite().all()
     inputs = model.inputs(unit_length(features[:1]))
-    lesson = model.kept().learn(inputs, torch.ones(1), torch.zeros(1), torch.zeros(len(model.sample)))
+    lesson = kept(model).learn(inputs, torch.ones(1), torch.zeros(1), torch.zeros(len(model.sample)))
     model.take_lesson(0, lesson)
     assert model.log_odds(features).isfinite().all()
 
@@ -252,7 +257,7 @@ def test_a_new_fit_forgets_answers_and_lessons():
     model, fresh = fit(features, labels).model, fit(features, labels).model
     model.take_answers(torch.tensor([-1.0]), torch.tensor([0]), torch.tensor([True]))
     model.take_lesson(2, Lesson(torch.ones(12), torch.tensor(0.7)))
-    model.fit(ImageSums.of(features, labels), features, labels)
+    fit_presence(model, ImageSums.of(features, labels), features, labels)
     assert torch.equal(model.log_odds(features), fresh.log_odds(features))
 
 

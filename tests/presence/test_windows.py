@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from left_out_slowly import score_without
 
 from fewtags.metrics import mean_average_precision
+from fewtags.presence.fitting import fit_presence, fit_windows
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums
 from fewtags.presence.windows import best_left_out, overlapping_by_half, unit_windows
@@ -30,7 +31,7 @@ def made_maps(num_images=400, seed=0, known=0.4, side=7):
 
 def fitted(maps, labels, **options):
     pooled, model = maps.mean((2, 3)), Presence(CATEGORIES, DIM)
-    return model.fit(ImageSums.of(pooled, labels), pooled, labels, **options)
+    return fit_presence(model, ImageSums.of(pooled, labels), pooled, labels, **options)
 
 
 @pytest.mark.parametrize("refine", [False, True])
@@ -70,7 +71,7 @@ def test_what_shows_at_one_place_is_found_better():
     model, new, truth = fit.model, *made_maps(seed=1)[:2]
     pooled, windows = new.mean((2, 3)), unit_windows(new, 3)[0]
     before = mean_average_precision(model.log_odds(pooled).numpy(), truth.numpy())
-    model.fit_windows(fit, best_left_out(fit, torch.arange(len(maps)), unit_windows(maps, 3)[0], None))
+    fit_windows(fit, best_left_out(fit, torch.arange(len(maps)), unit_windows(maps, 3)[0], None))
     best = model.scores(windows.flatten(0, 1)).unflatten(0, windows.shape[:2]).amax(1)
     odds = model.odds_of(F.normalize(pooled), model.scores(F.normalize(pooled)), best)
     assert (model.window_slope > 0).all()

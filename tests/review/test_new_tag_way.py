@@ -154,3 +154,16 @@ def test_add_tag_and_search_of_a_tagger(run, session, patches):
     assert tag.forecast().missing.value >= 0
     with pytest.raises(UserError, match="already"):
         tagger.add_tag("red", features, examples=[paths[example]])
+
+
+def test_a_new_tag_of_the_images_of_the_run(run, session, patches, tmp_path):
+    paths = [str(session.annotations.path(row)) for row in range(len(session))]
+    tagger = Tagger.load(run)
+    tag = tagger.add_tag("crimson", examples=paths[:1])
+    assert tag.images == paths
+    np.testing.assert_allclose(
+        tag.probabilities(), tagger.add_tag("crimson", paths, examples=paths[:1]).probabilities(), atol=1e-3
+    )
+    tagger.save(tmp_path / "saved")
+    with pytest.raises(UserError, match="belongs to no run, so pass them"):
+        Tagger.load(tmp_path / "saved").add_tag("crimson", examples=paths[:1])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,9 @@ pytest.importorskip("playwright", reason="playwright is not installed (extra: de
 from made_server import ProcessServer
 from playwright.sync_api import Page, expect
 from test_page import browser, name, open_page, press, server, start_server, tile, wait_saved, wait_shown  # noqa: F401
+
+from fewtags.data.formats import read_annotations
+from fewtags.labels import PRESENT, UNKNOWN
 
 TRUTH = np.random.default_rng(0).random((120, 3)) < 0.3  # as `made_data` draws it
 NAME = "<b>Hafen</b> נמל 🗼"
@@ -49,11 +55,11 @@ def picture(page: Page, name: str) -> None:
         page.screenshot(path=Path(folder) / f"{name}.png")
 
 
-def answer(page: Page, number: int) -> None:
-    """By keyboard, with the truth about the sea; each answer moves on."""
+def answer(page: Page, number: int, truth: np.ndarray = TRUTH[:, 2]) -> None:
+    """By keyboard, with the truth about every image; each answer moves on."""
     for _ in range(number):
         image = page.locator(".grid .tile:focus[data-image]").get_attribute("data-image")
-        press(page, "a" if TRUTH[int(image), 2] else "x")
+        press(page, "a" if truth[int(image)] else "x")
         expect(page.locator(f'.grid .tile:focus[data-image="{image}"]')).to_have_count(0)
     wait_saved(page)
 
@@ -133,6 +139,48 @@ def test_from_a_search_to_a_tag_and_back(tmp_path, open_page):  # noqa: F811
     again.stop()
 
 
+def test_a_real_run_of_another_method_from_a_dropped_picture_to_other_photos(
+    cli,
+    trained,
+    patches,
+    tmp_path,
+    open_page,  # noqa: F811
+):
+    """What the pictures' own labels call "red" is the new tag "crimson"."""
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    command = [sys.executable, "-m", "fewtags", "review", run, "--no-browser", "--port", "0", "--quiet"]
+    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
+    page = open_page(process.stdout.readline().strip() + "&lowest=0&stacks=0", moves_on=True)
+    images = patches.split("train")
+    red = images.labels[:, images.categories.index("red")] == PRESENT
+    content = base64.b64encode(images.path(int(np.flatnonzero(red)[0])).read_bytes()).decode()
+    page.evaluate(DROP, [content, "drop"])
+    dialog = page.locator("dialog")
+    for row in np.flatnonzero(red)[:2]:
+        dialog.locator(f'.hit[data-image="{row}"]').click()
+    dialog.get_by_role("button", name="New tag from these").click()
+    add_tag(page, "crimson")
+    wait_shown(page, "crimson")
+    answer(page, 12, red)
+    process.kill()  # -9
+    process.wait()
+
+    file = tmp_path / "new.jsonl"  # others are complete, and this tag is not: a CSV cannot say that
+    assert cli("apply", run, "--as", "jsonl", "--out", file, "--yes").code == 0
+    new = read_annotations(str(patches.root), tags=str(file))
+    crimson = new.labels[:, new.categories.index("crimson")]
+    assert (crimson != UNKNOWN).sum() == 14
+    again = cli("train", "--reviewed", run, "--out", tmp_path / "second", "--quiet")
+    assert again.code == 0, again.err
+    others = tmp_path / "others"
+    others.mkdir()
+    for row in range(36, 48):  # pictures that it was not trained on
+        shutil.copy(patches.path(row), others)
+    told = cli("predict", tmp_path / "second", others, "--out", tmp_path / "told.csv", "-q")
+    assert told.code == 0, told.err
+    assert "crimson" in (tmp_path / "told.csv").read_text()
+
+
 def test_more_like_this_and_a_tag_without_any_start(server, open_page):  # noqa: F811
     page = open_page(server.url + "&tag=dog&lowest=0")
     press(page, "m")
@@ -145,3 +193,20 @@ def test_more_like_this_and_a_tag_without_any_start(server, open_page):  # noqa:
     expect(tile(page, 0).locator("img")).to_be_visible()
     press(page, "z")
     expect(page.locator("#tag-list .tag")).to_have_count(3)
+
+
+def test_what_this_window_did_is_no_news_to_it(server, open_page):  # noqa: F811
+    """Its queue is not opened again in the middle of answers."""
+    page = open_page(server.url + "&tag=dog&lowest=0")
+    press(page, "t")
+    page.locator("dialog #new-tag-phrase").uncheck()
+    add_tag(page, "anything")
+    wait_shown(page, "anything")
+    opened: list[str] = []
+    page.on("request", lambda request: opened.append(request.url) if "/api/queues?" in request.url else None)
+    with page.expect_response(lambda response: "/api/changes" in response.url) as told:
+        pass
+    assert [tag["name"] for tag in told.value.json()["tags"]] == ["cat", "dog", "sea", "anything"]
+    with page.expect_response(lambda response: "/api/changes" in response.url):
+        pass
+    assert opened == []

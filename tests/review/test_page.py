@@ -15,7 +15,7 @@ pytest.importorskip("fastapi", reason="the extra `serve` is not installed")
 pytest.importorskip("playwright", reason="playwright is not installed (extra: browser)")
 
 from made_server import ProcessServer, Served, ThreadServer
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, Route, expect, sync_playwright
 
 PATIENCE = 60  # seconds for a fact to come true: no test is about speed, and a busy machine is slow
 expect.set_options(timeout=1000 * PATIENCE)
@@ -203,6 +203,22 @@ def test_an_answer_moves_on_so_that_keys_in_a_row_are_about_one_image_each(serve
     press(page, "z")
     expect(tile(page, 2)).to_be_focused()  # where it was
     expect(page.locator("#saved")).to_have_text("✓ 2 saved")
+
+
+def test_of_two_tags_chosen_quickly_the_last_one_is_shown(page, server):
+    """Its answer comes first here: the other tag's is held until then."""
+    held: list[Route] = []
+    page.route(re.compile(r"/api/queues\?.*tag=cat"), lambda route: held.append(route))
+    page.locator("#tag-list .tag", has_text="cat").click()
+    page.locator("#tag-list .tag", has_text="sea").click()
+    wait_shown(page, "sea")
+    with page.expect_response(re.compile(r"/api/queues/")):
+        held[0].continue_()
+    page.wait_for_timeout(100)  # for what the page does with it
+    wait_shown(page, "sea")
+    press(page, "x")
+    wait_stored(server, 1)
+    assert [tag for _, tag in server.store.labels()] == ["sea"]
 
 
 def test_undo_goes_to_the_tag_it_was_about(server, open_page):

@@ -38,11 +38,12 @@ def test_decisions_teach_by_a_logistic_regression(session):
     decide(session, rows[10], UNKNOWN)
     column, model = 1, session.ranker.model
     before = model.answers.if_unknown(torch.from_numpy(session.judge.odds[:, column]), column).double()
-    kept = model.answers.if_unknown(session.judge.odds_of_sample[:, column], column).double()
-    inputs = torch.cat([session.ranker.inputs[rows[:10].copy()], session.judge.kept.inputs]).double()
+    kept = model.answers.if_unknown(session.judge.learner.sample_odds[:, column], column).double()
+    inputs = torch.cat([session.ranker.inputs[rows[:10].copy()], session.judge.learner.kept.inputs]).double()
     odds = torch.cat([before[rows[:10].copy()], kept])
     target = torch.cat([torch.from_numpy(session.labels[rows[:10], column] == PRESENT).double(), kept.sigmoid()])
-    weight = torch.cat([torch.ones(10), torch.full((len(kept),), UNDECIDED * session.judge.kept.stand_for)]).double()
+    stand_for = session.judge.learner.kept.stand_for
+    weight = torch.cat([torch.ones(10), torch.full((len(kept),), UNDECIDED * stand_for)]).double()
     w, b = torch.zeros(inputs.shape[1]).double(), torch.zeros(()).double()
     for _ in range(6000):
         slope = weight * ((odds + inputs @ w + b).sigmoid() - target)

@@ -7,7 +7,7 @@ shows or counts the missing tags of a run: `discover`, `review`, `predict` for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,8 +22,10 @@ from fewtags.labels import PRESENT, UNKNOWN
 from fewtags.models.heads import Head
 from fewtags.presence.answers import Correction
 from fewtags.presence.bursts import SAME_MOMENT, burst_leaders
-from fewtags.presence.decisions import Kept, Lesson
+from fewtags.presence.decision_learner import DecisionLearner
+from fewtags.presence.decisions import Lesson
 from fewtags.presence.estimates import Judged
+from fewtags.presence.fitting import fit_presence
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums
 
@@ -54,7 +56,7 @@ class Judge:
         names = name_scores(head, outputs)
         if groups is None and head is not None and head.finds_bursts:
             groups = burst_leaders(outputs.unit_features(np.arange(len(outputs))), least=SAME_MOMENT).numpy()
-        scorer = None if head is None else head.name_scorer
+        scorer = None if head is None else head.names
         judge = cls.of_features(
             outputs.unit_features,
             outputs.readable,
@@ -91,7 +93,8 @@ class Judge:
         if len(rows) * dim > KEEP:
             kept = np.sort(np.random.default_rng(0).permutation(rows)[: KEEP // dim])
         model = Presence(labels.shape[1], dim)
-        fitted = model.fit(
+        fitted = fit_presence(
+            model,
             sums,
             unit_features(kept),
             torch.from_numpy(labels[kept]),
@@ -107,57 +110,32 @@ class Judge:
             odds[some] = model.base_odds(model.scores(unit_features(some), of_names)).numpy()
         return cls(model, odds, labels, readable, unit_features)
 
-    # --- as arrays ---
-
-    def stored(self) -> dict[str, np.ndarray]:
-        """What took long to compute; before it learns from decisions."""
-        model = {f"model.{name}": value.cpu().numpy() for name, value in self.model.state_dict().items()}
-        has_names = np.array(self.name_scorer is not None)
-        more = {"odds": self.odds, "readable": self.readable, "has_names": has_names}
-        return {**more, "odds_of_sample": self.odds_of_sample.numpy(), **model}
-
-    @classmethod
-    def restored(
-        cls,
-        arrays: Mapping[str, np.ndarray],
-        labels: np.ndarray,
-        unit_features: Callable[[np.ndarray], Tensor],
-        name_scorer: Callable[[Tensor], Tensor | None],
-    ) -> Judge:
-        parts = {name.removeprefix("model."): value for name, value in arrays.items() if name.startswith("model.")}
-        model = Presence(*parts["weights"].shape)
-        model.load_state_dict({name: torch.from_numpy(value) for name, value in parts.items()})
-        scorer = name_scorer if arrays["has_names"] else None
-        judge = cls(model, arrays["odds"], labels, arrays["readable"], unit_features, scorer)
-        judge.__dict__["odds_of_sample"] = torch.from_numpy(arrays["odds_of_sample"])  # needs no head then
-        return judge
-
     # --- its own images ---
 
     def hidden(self, rows: np.ndarray | None = None) -> np.ndarray:
         """[M, C] P(present | unknown), by labels and decisions."""
         rows = np.arange(len(self.odds)) if rows is None else rows
         odds = self.model.answers.if_unknown(torch.from_numpy(self.odds[rows]))
-        return (odds + self._lessons(self.unit_features(rows))).sigmoid().numpy()
+        return (odds + self.model.lessons(self.unit_features(rows))).sigmoid().numpy()
 
     def present(self, rows: np.ndarray | None = None) -> np.ndarray:
         """[M, C] P(present), as if nothing were known of the label."""
         rows = np.arange(len(self.odds)) if rows is None else rows
         odds = self.model.answers.present(torch.from_numpy(self.odds[rows]))
-        return (odds + self._lessons(self.unit_features(rows))).sigmoid().numpy()
+        return (odds + self.model.lessons(self.unit_features(rows))).sigmoid().numpy()
 
     def judged(self) -> Judged:
         """For estimates of all readable images."""
         rows = np.flatnonzero(self.readable)
         odds, labels = (torch.from_numpy(part[rows]) for part in (self.odds, self.labels))
-        return Judged(odds, labels, self.model.observation, float(self.model.uncertain))
+        return Judged(odds, labels, self.model.answers.observation, float(self.model.uncertain))
 
     # --- other images ---
 
     def elsewhere(self, unit_features: Tensor) -> tuple[np.ndarray, np.ndarray]:
         """[M, C] P(present | unknown) and P(present) of images that it was not fitted to."""
         names = None if self.name_scorer is None else self.name_scorer(unit_features)
-        odds, more = self.model.base_odds(self.model.scores(unit_features, names)), self._lessons(unit_features)
+        odds, more = self.model.base_odds(self.model.scores(unit_features, names)), self.model.lessons(unit_features)
         answers = self.model.answers
         return (answers.if_unknown(odds) + more).sigmoid().numpy(), (answers.present(odds) + more).sigmoid().numpy()
 
@@ -192,41 +170,34 @@ class Judge:
         rows, decided = rows[use][order], decided[use][order]
         if not len(rows):
             return None
-        base, answers = torch.from_numpy(self.odds[rows, column]), self.model.answers
-        unknown = torch.from_numpy(self.labels[rows, column] == UNKNOWN)
-        odds = answers.before(base, unknown, column)
-        inputs, present = self.model.inputs(self.unit_features(rows)), torch.from_numpy(decided == PRESENT)
-        sample = answers.if_unknown(self.odds_of_sample[:, column], column)
-        return self.kept.learn(inputs, present, odds, sample, start)
+        odds, unknown = self.odds[rows, column], self.labels[rows, column] == UNKNOWN
+        of_odds, were_unknown, present = (torch.from_numpy(each) for each in (odds, unknown, decided == PRESENT))
+        return self.learner.lesson(column, self.unit_features(rows), of_odds, were_unknown, present, start)
 
     def _with_earlier(
         self, rows: np.ndarray, columns: np.ndarray, decided: np.ndarray, only: int | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Decisions, and those that came with the data where there is none about the same label."""
-        if self.decided is None:
-            return rows, columns, decided
-        earlier = self.decided != self.labels
-        earlier[rows, columns] = False
+        at, column = self._earlier
         if only is not None:
-            earlier &= np.arange(earlier.shape[1]) == only
-        at, column = np.nonzero(earlier)
-        more = self.decided[at, column].astype(np.int64)
+            at, column = at[column == only], column[column == only]
+        width = self.labels.shape[1]
+        standing = ~np.isin(at * width + column, rows * width + columns)
+        at, column = at[standing], column[standing]
+        more = (self.labels if self.decided is None else self.decided)[at, column].astype(np.int64)
         return np.concatenate([rows, at]), np.concatenate([columns, column]), np.concatenate([decided, more])
 
-    def _lessons(self, unit_features: Tensor) -> Tensor:
-        """[M, C] what decisions add to the log-odds."""
-        return unit_features @ self.model.lesson_weights.T + self.model.lesson_bias
+    @cached_property
+    def _earlier(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and columns of the decisions that came with the data."""
+        at, column = np.nonzero(self.decided != self.labels) if self.decided is not None else ([], [])
+        return np.asarray(at, dtype=np.int64), np.asarray(column, dtype=np.int64)
 
     @cached_property
-    def kept(self) -> Kept:
-        return self.model.kept()
-
-    @cached_property
-    def odds_of_sample(self) -> Tensor:
-        """[S, C] of the images that lessons keep in place."""
+    def learner(self) -> DecisionLearner:
         sample = self.model.sample.float()
         names = None if self.name_scorer is None else self.name_scorer(sample)
-        return self.model.base_odds(self.model.scores(sample, names))
+        return DecisionLearner(self.model, self.model.base_odds(self.model.scores(sample, names)))
 
 
 def _chunks(rows: np.ndarray) -> Iterator[np.ndarray]:
@@ -235,7 +206,7 @@ def _chunks(rows: np.ndarray) -> Iterator[np.ndarray]:
 
 def name_scores(head: Head | None, outputs: ModelOutputs) -> Tensor | None:
     """[N, C] what the names of the categories say about the images, where the run's head knows them."""
-    if head is None or head.name_scorer is None:
+    if head is None or head.names is None:
         return None
     scores = torch.zeros(len(outputs), head.num_categories)
     with torch.no_grad():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from fewtags.engine.run_log import RunLog
 from fewtags.models.saved import SavedModel, without_paths
 from fewtags.models.tensor_files import WEIGHTS
 from fewtags.presence.bursts import burst_leaders
+from fewtags.presence.decision_learner import DecisionLearner
 from fewtags.presence.model import Presence
 
 SMALL = 2000  # images, up to which fitting takes no time worth saving
@@ -92,14 +93,37 @@ class KeptJudge:
         )
         outputs = ModelOutputs(features, len(self.annotations), self.features_key)
         names = lambda features: saved().classifier.head.name_scores(features)  # noqa: E731
-        return outputs, Judge.restored(kept, self.given, outputs.unit_features, names)
+        return outputs, _restored(kept, self.given, outputs, names)
 
     def save(self, outputs: ModelOutputs, judge: Judge, saved: Callable[[], SavedModel]) -> tuple[ModelOutputs, Judge]:
         """What is kept, as it was given; of images whose features are in the store."""
         spec = maker_of(saved(), self.config, self.device).spec
         broken = np.array(json.dumps(outputs.unreadable))
-        keep(self.file, self.key, spec=np.array(spec.to_json()), broken=broken, **judge.stored())
+        keep(self.file, self.key, spec=np.array(spec.to_json()), broken=broken, **_stored(judge))
         return replace(outputs, key=self.features_key), judge
+
+
+def _stored(judge: Judge) -> dict[str, np.ndarray]:
+    """What took long to compute; before it learns from decisions."""
+    model = {f"model.{name}": value.cpu().numpy() for name, value in judge.model.state_dict().items()}
+    has_names = np.array(judge.name_scorer is not None)
+    more = {"odds": judge.odds, "readable": judge.readable, "has_names": has_names}
+    return {**more, "odds_of_sample": judge.learner.sample_odds.numpy(), **model}
+
+
+def _restored(
+    arrays: Mapping[str, np.ndarray],
+    labels: np.ndarray,
+    outputs: ModelOutputs,
+    name_scorer: Callable[[Tensor], Tensor | None],
+) -> Judge:
+    parts = {name.removeprefix("model."): value for name, value in arrays.items() if name.startswith("model.")}
+    model = Presence(*parts["weights"].shape)
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in parts.items()})
+    scorer = name_scorer if arrays["has_names"] else None
+    judge = Judge(model, arrays["odds"], labels, arrays["readable"], outputs.unit_features, scorer)
+    judge.__dict__["learner"] = DecisionLearner(model, torch.from_numpy(arrays["odds_of_sample"]))  # needs no head then
+    return judge
 
 
 def _settings(config: RunConfig, device: str) -> str:

@@ -39,7 +39,7 @@ class HeadSpec:
     """What a head needs from a run, and what the run may rely on."""
 
     needs_words: bool = False  # Problem.words
-    uses_names: bool = False  # the category names, in `use_names`, if its setting `names` allows it
+    uses_names: bool = False  # the category names: it is given `names`, if its setting of that name allows it
     needs_start: bool = False  # a pass over the training images before the first epoch
     starts_plain: bool = True  # that pass is without augmentation; otherwise as in the first epoch
     assumes_random_labels: bool = False  # so it starts without labels decided in a review; `relabel` adds them later
@@ -71,20 +71,16 @@ class Head(nn.Module, Generic[C]):
             )
         self.config = config
         self.in_channels, self.num_categories = in_channels, num_categories
+        self.names: NameScorer | None = None  # what the backbone knows of the names, set for a head that `uses_names`
 
     @property
     def needs_labels(self) -> bool:
         """Is there nothing to learn if no tag is known?"""
-        return True
+        return self.names is None
 
     @property
     def thresholds(self) -> Tensor | None:
         """[C] if its start chose them by leave-one-out and nothing is trained afterwards."""
-        return None
-
-    @property
-    def name_scorer(self) -> NameScorer | None:
-        """What it was given by `use_names`."""
         return None
 
     def name_scores(self, unit_features: Tensor) -> Tensor | None:
@@ -94,15 +90,11 @@ class Head(nn.Module, Generic[C]):
     @property
     def finds_bursts(self) -> bool:
         """Are photos judged without their bursts, where the data has no groups?"""
-        return False
+        return bool(getattr(self.config, "bursts", False))
 
     def initialise(self, problem: Problem) -> None:
         """Called before a new or resumed run: sets what depends on the training labels, such as initial biases. A
         model that only predicts has it in its saved state."""
-
-    def use_names(self, names: NameScorer | None) -> None:
-        """Called before a new run for a head that `uses_names`; None if the backbone knows none of the names."""
-        raise NotImplementedError
 
     def start(self, batches: Iterable[Batch], num_images: int) -> Start:
         """Called for a head that `needs_start`, with the training images as feature maps in `Batch.images`.

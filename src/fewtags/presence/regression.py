@@ -59,7 +59,8 @@ class Cases:
         evidence say against each other would vary among the positives only.
         """
         known = labels == PRESENT
-        order = evidence.sum(-1).masked_fill(known, -torch.inf).argsort(dim=0, descending=True)
+        score = evidence.sum(-1).masked_fill(known, -torch.inf)
+        order = score.T.contiguous().argsort(dim=1, descending=True).T  # side by side they are sorted faster
         places, bins = rank_places(len(labels))
         inside = torch.zeros(int(bins[-1]) + 1 if len(bins) else 0, labels.shape[1])  # of each bin, the labels in it
         inside.index_add_(0, rank_bins(len(labels)), (~known).gather(0, order).float())

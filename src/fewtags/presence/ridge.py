@@ -80,13 +80,14 @@ class ImageSums:
         self.positive_total += positive.T @ x
 
     def relabelled(self, features: Tensor, weights: Tensor) -> ImageSums:
-        """The same images with other labels: only the categories' sums are computed again, from `features` [N, D]."""
-        other = copy.copy(self)
-        other.weight = weights.sum(0, dtype=torch.float64)
-        other.weight_squared = weights.square().sum(0, dtype=torch.float64)
+        """The same images with other labels: only the categories' sums are computed again, from `features` [N, D] and
+        `weights` [N, C] of all images, or of a sample that stands for them."""
+        other, stand_for = copy.copy(self), float(self.count) / len(features)
+        other.weight = stand_for * weights.sum(0, dtype=torch.float64)
+        other.weight_squared = stand_for * weights.square().sum(0, dtype=torch.float64)
         other.positive_total = torch.zeros_like(self.positive_total)
         for rows in slices(len(features), _IMAGES_AT_ONCE):
-            other.positive_total += weights[rows].T.float() @ unit_length(features[rows])
+            other.positive_total += stand_for * (weights[rows].T.float() @ unit_length(features[rows]))
         return other
 
 

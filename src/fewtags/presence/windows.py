@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fewtags.presence.model import Fitted
+from fewtags.presence.fitting import Fitted
 from fewtags.presence.ridge import unit_length
 
 ENTRIES = 2**25  # scores of windows kept for the regression (128 MB)

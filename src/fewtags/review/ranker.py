@@ -188,8 +188,9 @@ class Ranker:
         base = torch.from_numpy(self.judge.odds[rows, column])
         lesson = self.lesson(column)
         more = torch.zeros(()) if lesson is None else lesson(self.inputs[torch.from_numpy(rows)])
+        observation = self.model.answers.observation
         numbers = [
-            float((Answers(self.model.observation, offset, slope).if_unknown(base, column) + more).sigmoid().sum())
+            float((Answers(observation, offset, slope).if_unknown(base, column) + more).sigmoid().sum())
             for offset, slope in self.correction.draws(_DRAWS)
         ]
         low, high = np.quantile(numbers, [0.025, 0.975]) if len(rows) else (0.0, 0.0)

@@ -135,7 +135,7 @@ class App {
     this.decisions.addEventListener("change", ({ detail }) => this.onChange(detail.tags));
     this.decisions.addEventListener("failed", ({ detail }) => this.onFailed(detail));
     this.decisions.addEventListener("news", ({ detail }) => this.onNews(detail.labels));
-    this.decisions.addEventListener("tags", ({ detail }) => this.takeTags(detail.tags));
+    this.decisions.addEventListener("tags", ({ detail }) => this.onTagNews(detail.tags));
     byId("undo").addEventListener("click", () => this.undo());
     byId("new-tag").hidden = this.session.read_only;
     byId("new-tag").addEventListener("click", () => this.newTag());
@@ -165,6 +165,7 @@ class App {
     if (wanted !== this.shownView) {
       this.shownView = wanted;
       await this.openQueue();
+      if (wanted !== JSON.stringify(this.place.view())) return; // the reviewer went on meanwhile, and is shown that
     }
     const image = this.place.get("mode") === "image";
     document.body.classList.toggle("image", image);
@@ -192,16 +193,21 @@ class App {
   }
 
   async openQueue() {
-    const queue = new Queue(this.decisions, this.place.get("tag"));
+    const view = this.place.view();
+    const queue = new Queue(this.decisions, view.tag);
+    this.opening = queue; // of two tags chosen quickly, the one chosen last is shown, whichever is answered first
     queue.addEventListener("about", () => queue === this.queue && this.onAbout());
-    queue.addEventListener("failed", ({ detail }) => this.onFailed({ error: detail.error, others: [] }));
+    queue.addEventListener("failed", ({ detail }) => queue === this.opening && this.onFailed({ error: detail.error, others: [] }));
     try {
-      await queue.open(this.place.view());
+      await this.decisions.queue; // answers on their way to the server: their images are not asked about again
+      await queue.open(view);
       await queue.want(0, 60);
     } catch (error) {
+      if (queue !== this.opening) return;
       this.shownView = null;
       return this.onFailed({ error, others: [], again: () => this.show() });
     }
+    if (queue !== this.opening) return;
     this.queue = queue;
     this.grid.show(queue);
     this.toolbar.showSelection(0);
@@ -546,6 +552,13 @@ class App {
       notice(error.message + lost, [["Try again", again ?? (() => this.decisions.poll())]]);
     } else notice(error.message, again ? [["Try again", again]] : []);
     announce(byId("notice").textContent);
+  }
+
+  /** Tags changed, in another window or in this one, which knows then: its queue is not opened again in the middle of answers. */
+  onTagNews(tags) {
+    const known = this.tagList.tags;
+    if (tags.length === known.size && tags.every(({ name, version }) => known.get(name)?.version === version)) return;
+    this.takeTags(tags);
   }
 
   onNews(labels) {
