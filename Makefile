@@ -6,8 +6,15 @@ BIN := .venv/Scripts
 else
 BIN := .venv/bin
 endif
-TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+# What tests write lies in memory where there is a gigabyte of it for files: else they wait for the disk a fifth of the time.
+IN_MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(IN_MEMORY)
 comma := ,
+
+# Compiled modules are kept in .venv/, even where the environment says to keep none (as images of containers do): without
+# them every process that a test starts compiles torch and fewtags again, which takes longer than to run them.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/compiled
 
 .PHONY: help setup demo browser test unit test-slow test-lowest others lint format docs docs-serve coverage release-check lock clean
 
@@ -63,7 +70,7 @@ test-lowest: setup  ## Run the tests on the lowest versions that pyproject.toml 
 lint: setup  ## ruff, mypy and the one-way layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	MYPY_NUM_WORKERS=2 $(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: setup  ## Let ruff put the code in shape

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import hashlib
 import os
 import signal
@@ -13,6 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import typer.main
+import typer.testing
+import yaml
 from PIL import Image
 
 from fewtags.config import RunConfig, load_config
@@ -27,6 +32,26 @@ def own_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """What runs keep for later runs stays among the test's files."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def done_once() -> Iterator[None]:
+    """Each call of a command in this process would build all commands from their functions, and parse the same
+    settings of the same few runs: together as much work as what the tests are about."""
+    parse, parsed = yaml.safe_load, dict[str, Any]()
+
+    def load(text: Any) -> Any:
+        if not isinstance(text, str):
+            return parse(text)
+        if text not in parsed:
+            parsed[text] = parse(text)
+        return copy.deepcopy(parsed[text])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yaml, "safe_load", load)
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        patch.setattr(typer.testing, "_get_command", typer.main.get_command)
         yield
 
 

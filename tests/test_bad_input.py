@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 
 from conftest import TINY, Answer, Cli
 from fewtags.engine.checkpoint import load_checkpoint, save_checkpoint
+from made_processes import Command
 
 USAGE, DATA, FAILED, EXTRA, INTERRUPTED = 2, 3, 1, 5, 130
 
@@ -505,17 +506,14 @@ def test_ctrl_c_saves_and_says_how_to_go_on(number, patches, tags_file, tmp_path
     run = tmp_path / "run"
     settings = [*TINY, "train.epochs=100000", "train.evaluate_every=100000", "train.workers=2"]
     settings += ["input.keep_in_memory=false"]
-    command = [sys.executable, "-m", "fewtags", "train", patches.root, "--tags", tags_file, *settings, "--out", run]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(list(map(str, command)), stderr=pipe, stdout=pipe, text=True, start_new_session=True)
-    while not (run / "checkpoints/last.pt").exists() and process.poll() is None:
+    command = Command(tmp_path / "said", "train", patches.root, "--tags", tags_file, *settings, "--out", run)
+    while not (run / "checkpoints/last.pt").exists() and not command.ended:
         time.sleep(0.1)
-    os.killpg(process.pid, number)
-    _, err = process.communicate(timeout=180)
-    assert process.returncode == INTERRUPTED
-    assert "everything is saved" in err.splitlines()[-1]
-    assert f"fewtags train --resume {run}" in err
-    assert "Traceback" not in err
+    os.killpg(command.pid, number)
+    assert command.wait() == INTERRUPTED
+    assert "everything is saved" in command.err.splitlines()[-1]
+    assert f"fewtags train --resume {run}" in command.err
+    assert "Traceback" not in command.err
 
 
 def test_ctrl_c_before_training(cli: Cli, patches, tags_file, monkeypatch):

@@ -172,11 +172,13 @@ def test_a_folder_of_any_size_is_listed_in_little_memory(tmp_path, monkeypatch):
     for number in range(5000):
         os.close(os.open(tmp_path / f"{number:050d}.jpg", os.O_CREAT))
     next(iter_images([tmp_path]))
-    tracemalloc.start()
-    assert sum(1 for _ in iter_images([tmp_path])) == 5000
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert most < 200_000  # 5,000 paths would be more than a megabyte
+    most = []
+    for _ in range(3):  # threads that earlier tests left may allocate, too
+        tracemalloc.start()
+        assert sum(1 for _ in iter_images([tmp_path])) == 5000
+        most.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert min(most) < 200_000  # 5,000 paths would be more than a megabyte
 
 
 def test_what_was_written_is_remembered_in_eight_bytes_an_image(tmp_path):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,6 +19,7 @@ from fewtags.data.formats import read_annotations
 from fewtags.data.writers import WRITERS, open_writer
 from fewtags.data.xmp import read_packet
 from fewtags.errors import UserError
+from made_processes import processes
 
 exiftool = pytest.mark.skipif(shutil.which("exiftool") is None, reason="exiftool is not installed")
 
@@ -220,17 +221,12 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(tmp_path: Path) -> Non
     assert [file.name for file in tmp_path.iterdir()] == ["a.jpg"]
 
 
-KILLED = """
-import sys
-from pathlib import Path
-from fewtags.data.writers import open_writer
-writer = open_writer(sys.argv[1], {})
-folder = Path(sys.argv[2])
-print("ready", flush=True)
-for turn in range(10_000):
-    for number in range(3):
-        writer.write(folder / f"{number}.jpg", {f"tag {turn % 7} {n}": 0.9 for n in range(200)})
-"""
+def write_until_killed(kind: str, folder: Path, told: Connection) -> None:
+    writer = open_writer(kind, {})
+    told.send("ready")
+    for turn in range(10_000):
+        for number in range(3):
+            writer.write(folder / f"{number}.jpg", {f"tag {turn % 7} {n}": 0.9 for n in range(200)})
 
 
 @pytest.mark.parametrize("kind", ["xmp", "sidecar"])
@@ -239,12 +235,13 @@ def test_killing_it_leaves_whole_files(tmp_path: Path, kind: str) -> None:
         photo(tmp_path / f"{number}.jpg")
     rng = np.random.default_rng(0)
     for _ in range(4):
-        process = subprocess.Popen([sys.executable, "-c", KILLED, kind, str(tmp_path)], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
+        heard, told = processes().Pipe(duplex=False)
+        process = processes().Process(target=write_until_killed, args=(kind, tmp_path, told), daemon=True)
+        process.start()
+        assert heard.recv() == "ready"
         time.sleep(rng.uniform(0.05, 0.4))
         process.kill()
-        process.wait()
+        process.join()
         for file in [*tmp_path.glob("*.xmp"), *tmp_path.glob("*.txt")]:
             if kind == "xmp":
                 assert len(read_packet(file.read_bytes()).flat) == 200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -18,6 +17,7 @@ from fewtags.engine import feature_store
 from fewtags.engine.feature_spec import PLAIN, FeatureSpec
 from fewtags.engine.feature_store import DamagedChunks, FeatureStore, KeyTable, Shelf
 from fewtags.engine.row_file import read_places
+from made_processes import processes
 
 SPEC = FeatureSpec(("stem", "layer1"), "weights", 224, PLAIN, 1, "exact", "fp32")
 
@@ -86,8 +86,7 @@ def test_two_writers_at_once_have_a_file_each(tmp_path):
 
 
 def test_two_processes_share_it(tmp_path):
-    context = multiprocessing.get_context("spawn")
-    children = [context.Process(target=add, args=(tmp_path, 400 * n, 400 * n + 400)) for n in range(2)]
+    children = [processes().Process(target=add, args=(tmp_path, 400 * n, 400 * n + 400)) for n in range(2)]
     for child in children:
         child.start()
     for child in children:
@@ -102,9 +101,8 @@ def add_forever(root: Path) -> None:
 
 def test_a_kill_at_any_moment_leaves_whole_rows(tmp_path):
     """What the index lists is there and right, and the next process goes on behind it."""
-    context = multiprocessing.get_context("spawn")
     for kill in range(3):
-        child = context.Process(target=add_forever, args=(tmp_path / str(kill),))
+        child = processes().Process(target=add_forever, args=(tmp_path / str(kill),))
         child.start()
         while not len(shelf(tmp_path / str(kill))) and child.is_alive():
             time.sleep(0.01)

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.multiprocessing as mp
 from torch import Tensor
 
 from conftest import TinyConfig
@@ -22,6 +21,7 @@ from fewtags.data.prepare import RunData, split_data
 from fewtags.data.scenes import BACKBONE
 from fewtags.engine import training
 from fewtags.engine.run import Run
+from made_processes import run_ranks
 
 FROZEN = ("train.epochs=1", "train.batch_size=12", "model.train_from=head", "train.precision=fp32")
 RUNS = {
@@ -101,7 +101,7 @@ def two(patches: Annotations, tmp_path_factory: pytest.TempPathFactory) -> Path:
     jobs = {name: (config, data_of(config, patches)) for name, config in RUNS.items()}
     jobs["broken"] = (RUNS["an"], data_of(RUNS["an"], with_broken_images(patches, root / "images")))
     (root / "jobs.pickle").write_bytes(pickle.dumps(jobs))
-    mp.spawn(one_of_two, args=(free_port(), root), nprocs=2)
+    run_ranks(one_of_two, (free_port(), root))
     return root
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from fewtags.config import load_config
 from fewtags.contract import Batch, Outputs, Problem, Progress
 from fewtags.methods import objective_class
 from fewtags.methods.category_adaptive import CategoryAdaptive, reject_probability, shrinkage_of, theta_schedule
+from made_processes import run_ranks
 
 C, D = 4, 6
 
@@ -307,7 +307,7 @@ def test_state_is_the_same_on_every_rank_and_for_any_split(tmp_path: Path) -> No
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(_observe_shard, (port, str(tmp_path)), nprocs=2)
+    run_ranks(_observe_shard, (port, str(tmp_path)))
     alone = objective(similarity="centred", queue_size=5)
     for step in range(3):
         alone.observe(*random_step(step), at(0, step))

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -14,6 +13,7 @@ from fewtags.contract import Batch, Outputs, Problem, Progress
 from fewtags.methods.base import Learner
 from fewtags.methods.large_loss import LargeLossPermanent
 from fewtags.methods.role import Role
+from made_processes import run_ranks
 
 BATCHES = torch.tensor([[5, 0, 7, 2], [1, 6, 3, 4]])  # rows of the images of two steps
 
@@ -55,7 +55,7 @@ def one_rank(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def states(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(one_rank, (str(folder),), nprocs=2)
+    run_ranks(one_rank, (str(folder),))
     return folder
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 from fewtags import distributed
 from fewtags.methods.cross_image import cross_image_loss, of_all_processes
+from made_processes import run_ranks
 
 
 def network() -> nn.Module:
@@ -48,7 +48,7 @@ def one_rank(rank: int, folder: str) -> None:
 
 
 def test_two_processes_learn_as_one(tmp_path: Path):
-    mp.spawn(one_rank, (str(tmp_path),), nprocs=2)
+    run_ranks(one_rank, (str(tmp_path),))
     model = network()
     expected = learn(model, model, slice(None), gather=False)
     for rank in (0, 1):

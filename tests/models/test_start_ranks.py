@@ -3,12 +3,12 @@
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from fewtags import distributed
 from fewtags.contract import Batch
 from fewtags.models.closed_form import ClosedFormHead
 from fewtags.models.names import NameScorer
+from made_processes import run_ranks
 
 DIM, CATEGORIES, NUM = 12, 3, 240
 SETTINGS = {"windows": True, "refine": True, "residual": True}
@@ -64,7 +64,7 @@ def test_in_any_order_and_size_of_batches(at_once):
 
 
 def test_in_two_processes(at_once, tmp_path):
-    mp.spawn(one_rank, (str(tmp_path),), nprocs=2)
+    run_ranks(one_rank, (str(tmp_path),))
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     torch.testing.assert_close(first, second, rtol=0, atol=0)
     torch.testing.assert_close(first, at_once, rtol=1e-3, atol=1e-3)

@@ -1,18 +1,14 @@
 """Serves the review page of made images, in a thread of the tests or in a process of its own that can be killed.
 
-    python made_server.py FOLDER [NUMBER] [--port PORT]      prints the address
-
-Images 3, 50 and 51 are nearly the same. Everything is kept in FOLDER, so that it can be started again.
+Images 3, 50 and 51 are nearly the same. Everything is kept in the server's folder, so that it can be started again.
 """
 
 from __future__ import annotations
 
-import argparse
 import secrets
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +24,7 @@ from fewtags.review.search import Search
 from fewtags.review.server import make_app
 from fewtags.review.session import ReviewSession
 from fewtags.review.store import DecisionStore, decisions_file
+from made_processes import processes
 
 
 def made_session(folder: Path, number: int) -> tuple[ReviewSession, Pictures]:
@@ -101,30 +98,19 @@ class ThreadServer(Served):
 
 
 class ProcessServer(Served):
-    def __init__(self, folder: Path, *options: str):
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, str(folder), *options], stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout is not None
-        url = self.process.stdout.readline().strip()  # waits until it is ready
-        assert url, "the server did not start"
-        super().__init__(folder, url)
+    def __init__(self, folder: Path, number: int = 120, *, port: int = 0):
+        heard, told = processes().Pipe(duplex=False)
+        self.process = processes().Process(target=serve, args=(told, folder, number, port), daemon=True)
+        self.process.start()
+        told.close()
+        super().__init__(folder, heard.recv())  # waits until it is ready
 
     def stop(self) -> None:
         self.process.kill()  # SIGKILL
-        self.process.wait()
+        self.process.join()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("number", type=int, nargs="?", default=120)
-    parser.add_argument("--port", type=int, default=0)
-    options = parser.parse_args()
-    served = ThreadServer(options.folder, options.number, port=options.port)
-    print(served.url, flush=True)
+def serve(told: Connection, folder: Path, number: int, port: int) -> None:
+    served = ThreadServer(folder, number, port=port)
+    told.send(served.url)
     served.thread.join()
-
-
-if __name__ == "__main__":
-    main()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import signal
-import subprocess
-import sys
+import time
 import urllib.request
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from fewtags.review.opening import open_review
 from fewtags.review.session import Answer, View
 from fewtags.review.store import decisions_file
 from fewtags.train_settings import CacheConfig
+from made_processes import Command
 
 
 @pytest.fixture
@@ -35,11 +36,12 @@ def get(url: str, token: str) -> bytes:
         return reply.read()
 
 
-def test_the_address_is_printed_the_page_served_and_ctrl_c_ends_it(run):
-    arguments = ["review", str(run), "--no-browser", "--port", "0", "--reviewer", "bob", "--quiet"]
-    process = subprocess.Popen([sys.executable, "-m", "fewtags", *arguments], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    url = process.stdout.readline().strip()
+def test_the_address_is_printed_the_page_served_and_ctrl_c_ends_it(run, tmp_path):
+    options = ("--no-browser", "--port", "0", "--reviewer", "bob", "--quiet")
+    started = Command(tmp_path / "said", "review", run, *options)
+    while "\n" not in started.out and not started.ended:
+        time.sleep(0.05)
+    url = started.out.strip()
     origin, token = url.split("/?token=")
     assert origin.startswith("http://127.0.0.1:")
     assert len(token) >= 24
@@ -47,9 +49,9 @@ def test_the_address_is_printed_the_page_served_and_ctrl_c_ends_it(run):
     assert (session["run"], session["method"], session["reviewer"]) == ("run", "an", "bob")
     heat = get(f"{origin}/api/images/0/heat?tag=red", token)
     assert Image.open(io.BytesIO(heat)).size == (40, 40)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=120) == 0
-    assert process.stdout.read() == ""
+    os.kill(started.pid, signal.SIGINT)
+    assert started.wait() == 0
+    assert started.out.strip() == url
 
 
 def test_features_are_computed_once_and_anew_when_an_image_changes(run, monkeypatch):

@@ -23,7 +23,7 @@ def post(server: ProcessServer, path: str, body: dict) -> dict:
 
 
 def test_no_acknowledged_decision_is_lost_when_the_server_is_killed(tmp_path):
-    server = ProcessServer(tmp_path, "320")
+    server = ProcessServer(tmp_path, 320)
     acknowledged: list[tuple[int, int]] = []
     enough = threading.Event()
 
@@ -51,7 +51,7 @@ def test_no_acknowledged_decision_is_lost_when_the_server_is_killed(tmp_path):
     reviewer.join()
     assert len(acknowledged) >= 140
 
-    again = ProcessServer(tmp_path, "320")
+    again = ProcessServer(tmp_path, 320)
     kept = [(int(row.image[:4]), row.new) for row in again.store]
     assert kept[: len(acknowledged)] == acknowledged
     assert len(kept) <= len(acknowledged) + 1  # the one that was written and not acknowledged any more

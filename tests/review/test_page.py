@@ -417,7 +417,7 @@ def test_a_server_that_is_gone_is_said_and_nothing_is_shown_as_saved(tmp_path, o
     press(page, "ArrowRight", "a")
     expect(page.locator("#notice")).to_contain_text("does not respond")
     expect(tile(page, 1).locator(".state")).to_have_text("")
-    again = ProcessServer(tmp_path, "--port", server.port)
+    again = ProcessServer(tmp_path, port=int(server.port))
     page.locator("#notice").get_by_role("button", name="Try again").click()
     expect(page.locator("#notice")).to_contain_text("was restarted")
     assert len(again.store.labels()) == 1

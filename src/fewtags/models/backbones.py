@@ -121,7 +121,7 @@ def create_backbone(
         return create_clip_backbone(
             name, pretrained=pretrained, weights=weights, input_size=input_size, keep_text=keep_classifier
         )
-    if name not in quick_timm.timm.list_models() and name.split(".")[0] not in quick_timm.timm.list_models():
+    if not quick_timm.timm.is_model(name):
         raise UserError(f"There is no timm backbone '{name}'; {_similar_backbones(name)}")
     model = _create(name, pretrained and weights is None, output_stride)
     if stride_in_1x1:
