@@ -134,8 +134,7 @@ class ReviewSession:
 
     def _rank_all(self) -> None:
         """Rank every category once, before any decision: for the counts, and to draw random samples from."""
-        for column in range(len(self.annotations.categories)):
-            chances = self.ranker.own_chances(column, None)
+        for column, chances in self.ranker.before_decisions():
             suggested = np.flatnonzero(self._undecided(column) & (chances.missing >= LIKELY))
             drawn = np.random.default_rng((self.seed, column)).permutation(suggested)
             self._counted[column] = self._count(column, chances, drawn)
