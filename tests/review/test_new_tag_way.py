@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,8 @@ def test_a_new_tag_is_applied_trained_compared_exported_and_predicted(cli: Cli, 
     assert compared.code == 0, compared.err
     assert "crimson" in compared.out
     assert "100 % agreement" in " ".join(compared.out.split())
+    assert cli("report", run, tmp_path / "second", "--out", tmp_path / "report.html").code == 0
+    assert "100 % agreement (Krippendorff's alpha 1.00)" in unescape((tmp_path / "report.html").read_text())
 
     pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
     before = cli("export", run, "--out", tmp_path / "before.onnx")
