@@ -104,16 +104,6 @@ class ReviewSession:
         self.counts = counts = TagCounts(self.state, self.ranker, self.queues, self.readable, seed=seed)
         self.refresh()
 
-<<<<<<< HEAD
-=======
-    def _rank_all(self) -> None:
-        """Rank every category once, before any decision: for the counts, and to draw random samples from."""
-        for column, chances in self.ranker.before_decisions():
-            suggested = np.flatnonzero(self._undecided(column) & (chances.missing >= LIKELY))
-            drawn = np.random.default_rng((self.seed, column)).permutation(suggested)
-            self._counted[column] = self._count(column, chances, drawn)
-
->>>>>>> main
     def __len__(self) -> int:
         """Number of images."""
         return len(self.annotations)

@@ -50,8 +50,7 @@ class TagCounts:
         """Every tag is ranked once, before any decision: for the counts, and to draw random samples from."""
         self.state, self.ranker, self.queues, self.readable = state, ranker, queues, readable
         self._counted: dict[int, _Counted] = {}
-        for column in range(state.given.shape[1]):
-            chances = ranker.own_chances(column, None)
+        for column, chances in ranker.before_decisions():
             suggested = np.flatnonzero(self._undecided(column) & (chances.missing >= LIKELY))
             drawn = np.random.default_rng((seed, column)).permutation(suggested)
             self._counted[column] = self._count(column, chances, drawn)
