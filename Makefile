@@ -6,8 +6,8 @@ BIN := .venv/Scripts
 else
 BIN := .venv/bin
 endif
-# What tests write lies in memory where there is a gigabyte of it for files: else they wait for the disk a fifth of the time.
-IN_MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
+# Folders of tests lie in memory where it has room for 4 GB of files: else tests wait for the disk a fifth of the time.
+IN_MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "PYTEST_DEBUG_TEMPROOT=/dev/shm"}')
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(IN_MEMORY)
 comma := ,
 

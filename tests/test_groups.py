@@ -13,11 +13,13 @@ from PIL import Image
 
 from conftest import Cli
 from fewtags.data.burst_times import burst_numbers
+from fewtags.data.splitting import stratified_split
 from fewtags.engine.record import load_labels
 from fewtags.presence.bursts import SAME_MOMENT, burst_leaders
 from fewtags.presence.fitting import fit_presence
 from fewtags.presence.model import Presence
 from fewtags.presence.ridge import ImageSums, unit_length
+from made_features import some_images
 
 SETTINGS = ("model.backbone=test_resnet", "model.pretrained=false", "model.train_from=head", "input.size=32")
 
@@ -92,6 +94,19 @@ def test_copies_vouch_for_each_other_unless_the_burst_is_left_out(how):
     above = [(odds[truth[:, c], c][:, None] > odds[~truth[:, c], c]).float().mean() for c in range(3)]
     told = float(torch.stack(above).mean())  # 0.5 by chance
     assert told > 0.68 if how == "single" else told < 0.6, told
+
+
+def test_groups_of_one_are_split_and_left_out_like_single_photos():
+    """Bit for bit: the split, the model, and what it says of its own photos."""
+    features, _, known = some_images(200, 4, 24)
+    alone = torch.arange(200)
+    split = [stratified_split(known.numpy(), 0.25, 3, groups) for groups in (None, alone.numpy())]
+    assert np.array_equal(*split)
+    sums, models = ImageSums.of(features, known), (Presence(4, 24), Presence(4, 24))
+    single = fit_presence(models[0], sums, features, known).left_out()
+    grouped = fit_presence(models[1], sums, features, known, groups=alone).left_out()
+    assert torch.equal(single, grouped)
+    assert all(torch.equal(value, models[1].state_dict()[name]) for name, value in models[0].state_dict().items())
 
 
 def test_groups_of_one_change_nothing(cli: Cli, patches, tags_file, tmp_path):
