@@ -59,7 +59,6 @@ RULES: dict[str, tuple[Change, ...]] = {
     "CLARITIES: how clearly a tag is seen does not matter": ((regression, "CLARITIES", (0.0,)),),
     "HABIT_SPREAD: no idea of how many tags apply": ((regression, "HABIT_SPREAD", 10.0),),
     "CREDENCE: likelihoods count fully": ((regression, "CREDENCE", 1.0),),
-    "USUAL_SLOPE: of answers, without any": ((answers, "USUAL_SLOPE", 0.0),),
     "USUAL_DOUBT: habits as they seem": ((answers, "USUAL_DOUBT", 0.0),),
     "LOWEST_THRESHOLD, HIGHEST_THRESHOLD: any threshold": (
         (thresholds, "LOWEST_THRESHOLD", 0.0), (thresholds, "HIGHEST_THRESHOLD", 1.0),

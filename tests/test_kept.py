@@ -100,7 +100,7 @@ def test_a_review_with_decisions_opens_without_looking_at_all_images(run: Path, 
     expected = session.ranker.chances(0).missing
     in_full = Opened(run).judge
     in_full.decide(rows, np.zeros(5, dtype=int), [PRESENT] * 5)
-    np.testing.assert_allclose(expected, in_full.hidden()[:, 0], atol=1e-3)  # half precision is enough
+    np.testing.assert_allclose(expected, in_full.hidden()[:, 0], atol=1e-5)
     session.store.close()
     looked: list[int] = []
     original = ModelOutputs.unit_features

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.base import clone
 
 from conftest import Cli
 from fewtags import Annotations, Tagger
+from fewtags.engine import prediction
 from fewtags.errors import UserError
 from fewtags.metrics import mean_average_precision
 from fewtags.models.saved import load_model
@@ -72,6 +74,39 @@ def test_fitting_again_forgets_the_first_time(patches):
     tagger = make().fit(patches)
     once = tagger.predict_proba(patches)
     np.testing.assert_array_equal(tagger.fit(patches).predict_proba(patches), once)
+
+
+# --- the feature store ---
+
+
+def test_many_files_are_looked_at_once(patches, tmp_path, monkeypatch):
+    """`predict_proba` and `features` take the store's averages: also those of an earlier process, in any order."""
+    settings = [value for value in SETTINGS if not value.startswith("train.epochs")]
+    tagger = make(method="instant", settings=[*settings, f"cache.folder={tmp_path / 'store'}"]).fit(patches)
+    files = [patches.path(row) for row in range(len(patches))]
+    in_memory = tagger.predict_proba([np.asarray(Image.open(file)) for file in files])
+    chances, features = tagger.predict_proba(files), tagger.features(files)
+    np.testing.assert_allclose(chances, in_memory, atol=2e-3)  # half precision
+    monkeypatch.setattr(prediction, "plain_sample", None)  # nothing is decoded any more
+    np.testing.assert_array_equal(tagger.predict_proba(files[::-1]), chances[::-1])
+    np.testing.assert_array_equal(tagger.features(files[::-1]), features[::-1])
+
+
+def test_a_few_files_leave_the_store_alone(patches, tagger, monkeypatch):
+    monkeypatch.setattr(prediction, "FeatureStore", None)
+    files = [patches.path(row) for row in range(prediction.WORTH_LOOKING_UP - 1)]
+    assert tagger.predict_proba(files).shape == (len(files), 3)
+    assert len(tagger.features(files)) == len(files)
+
+
+def test_an_unreadable_file_among_many_is_named(patches, tagger, tmp_path):
+    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    files = [*(patches.path(row) for row in range(20)), tmp_path / "broken.jpg"]
+    with pytest.raises(UserError, match=r"broken\.jpg"):
+        tagger.predict_proba(files)
+    with pytest.warns(UserWarning, match=r"broken\.jpg"):
+        features, paths = tagger.features(files, return_paths=True)
+    assert len(features) == len(paths) == 20
 
 
 # --- what it can learn from ---

@@ -53,7 +53,9 @@ def test_from_data_frames(patches):
     assert make().fit(paths, matrix).classes_.tolist() == patches.categories
     assert first.score(frame) == pytest.approx(first.score(paths, tags))
     pictures = frame.assign(image=[Image.open(path) for path in paths])
-    np.testing.assert_allclose(first.predict_proba(pictures), first.predict_proba(frame), atol=1e-6)
+    # Features of many files are kept in half precision.
+    np.testing.assert_allclose(first.predict_proba(pictures), first.predict_proba(frame), atol=1e-4)
+    np.testing.assert_allclose(first.predict_proba(pictures[:8]), first.predict_proba(frame[:8]), atol=1e-6)
     in_memory = make().fit(pictures)
     assert in_memory.classes_.tolist() == ["blue", "green", "red"]
     assert [row["split"] for row in in_memory.history_ if row["kind"] == "eval"] == ["test"]

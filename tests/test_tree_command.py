@@ -8,9 +8,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from conftest import TINY, Cli
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
+from fewtags.review.opening import open_review
+from fewtags.review.session import Answer
 
 exiftool = pytest.mark.skipif(shutil.which("exiftool") is None, reason="exiftool is not installed")
 HOME = {"red": ("colour", "warm", "red"), "green": ("colour", "cold", "green"), "blue": ("colour", "cold", "blue")}
@@ -140,6 +144,37 @@ def test_no_child_is_more_probable_than_its_parents(cli: Cli, patches, tmp_path)
     assert cli("predict", exported, patches.root, "--all-scores", "--out", tmp_path / "exported.csv", "-q").code == 0
     for one, other in zip(found, rows(tmp_path / "exported.csv"), strict=True):
         assert one["tags"] == other["tags"]
+
+
+def test_discover_review_and_predict_follow_the_tree_and_agree(cli: Cli, patches, tmp_path):
+    """Of the run's own photos, of which only some tags are known, also after decisions."""
+    random, file, run = np.random.default_rng(0), csv_tree(patches, tmp_path), tmp_path / "run"
+    head, *lines = file.read_text().splitlines()
+    some = [line if random.random() < 0.4 else f"{line.split(',')[0]}," for line in lines]
+    file.write_text("\n".join([head, *some]) + "\n")
+    train(cli, patches.root, run, "--tags", str(file))
+    session = open_review(run, quiet=True).session
+    names = session.annotations.categories
+    open_rows = np.flatnonzero((session.given == UNKNOWN).all(1))
+    answers = [Answer(int(row), "red", PRESENT if place % 2 else ABSENT) for place, row in enumerate(open_rows[:6])]
+    session.decide(answers, queue="missing")
+    assert cli("discover", run, "--min-probability", "0", "--jsonl", tmp_path / "found.jsonl", "-q").code == 0
+    found = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
+    said = {(row["image"], row["tag"]): row["probability"] for row in found if row["kind"] == "missing"}
+    assert cli("predict", run, patches.root, "--all-scores", "--out", tmp_path / "own.csv", "-q").code == 0
+    predicted = {Path(row["image"]).name: row for row in rows(tmp_path / "own.csv")}
+    page = {name: session.ranker.chances(column).missing for column, name in enumerate(names)}
+    raised = 0
+    for row in open_rows[6:].tolist():
+        image = session.annotations.images[row]
+        tags = {tag.category: tag.probability for tag in session.tags(row)}
+        for column, name in enumerate(names):
+            values = [page[name][row], tags[name], said[image, name], float(predicted[Path(image).name][name])]
+            assert values == pytest.approx([values[0]] * 4, abs=1e-4)
+            raised += session.ranker.own_chances(column, session.ranker.lesson(column)).missing[row] < values[0] - 1e-4
+        for tag, path in HOME.items():
+            assert page[path[0]][row] >= page[path[1]][row] >= page[tag][row]
+    assert raised > 0
 
 
 def test_at_least_the_parent_if_the_child_is_unsure(cli: Cli, patches, tmp_path):

@@ -54,6 +54,12 @@ class Archive:
                 tags = [names[c] for c in np.flatnonzero(self.patches.labels[row] == 1)]
                 print(f"{self.patches.images[row]},{';'.join(tags)}", file=out)
 
+    def predictions(self, out: Path) -> str:
+        """Of a photo, by the model alone."""
+        answer = self.cli("predict", self.run, self.patches.path(44), "--as-new", "--all-scores", "--out", out, "-q")
+        assert answer.code == 0, answer.err
+        return out.read_text(encoding="utf-8")
+
     def update(self, *options: object):
         answer = self.cli("update", self.run, self.photos, *options)
         assert answer.code == 0, answer.err
@@ -204,6 +210,33 @@ def test_killed_anywhere_and_started_again_the_result_is_the_same(stopped_at, ar
     assert written == sorted(file.name for file in archive.photos.glob("*.xmp")) == ["40.png.xmp", "41.png.xmp"]
     for file in whole.photos.glob("*.xmp"):
         assert (archive.photos / file.name).read_bytes() == file.read_bytes()
+
+
+def test_killed_while_it_installs_the_run_has_a_model(archive, tmp_path, monkeypatch):
+    """A folder cannot replace another in one step: killed in between, also twice, whoever uses the run finds the old
+    model, and the next update installs the new one."""
+
+    class Killed(BaseException):
+        pass
+
+    def replace(path, target):
+        if Path(target) == archive.run / "model":
+            raise Killed
+        os.replace(path, target)
+
+    before = archive.predictions(tmp_path / "before.csv")
+    archive.rows.append(41)
+    archive.add(41)
+    archive.write_tags()
+    for number in range(2):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(Path, "replace", replace)
+            archive.cli("update", archive.run, archive.photos, "-q")
+        assert archive.predictions(tmp_path / f"{number}.csv") == before
+    archive.update()
+    assert (archive.run / "model").is_dir()
+    assert not (archive.run / "update" / "old-model").exists()
+    assert archive.predictions(tmp_path / "after.csv") != before
 
 
 def test_temporary_files_of_a_killed_update_are_gone_after_the_next(archive):

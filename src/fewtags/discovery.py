@@ -13,7 +13,7 @@ the known labels. It comes from the closed form on the pooled features (`engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -132,11 +132,12 @@ def discover(
     columns: Sequence[int] | None = None,
     min_probability: float | None = None,
     limit: int = 10_000,
+    consistent: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda chances, labels: chances,
 ) -> Discovery:
     """Missing and doubtful tags of images with partial `labels` [N, C].
 
     `judge` comes from the training images; `own` says that these are the same images. `columns` are the categories to
-    search (default: all).
+    search (default: all). `consistent` makes chances of images with these labels follow the tree of tags.
     """
     chosen = np.zeros(labels.shape[1], dtype=bool)
     chosen[list(range(labels.shape[1]) if columns is None else columns)] = True
@@ -148,6 +149,7 @@ def discover(
         hidden, present = chances(judge, outputs, rows, own)
         unknown = (said == UNKNOWN) & chosen
         expected += float(hidden[unknown].sum())
+        hidden = consistent(hidden, said)
         at, column = np.nonzero(unknown & (hidden >= least))
         missing.add(rows[at], column, hidden[at, column].astype(np.float32), hidden[at, column])
         # Given tags whose probability, judged without them, is much lower than that of a random image.
@@ -188,16 +190,21 @@ class OpenRun:
         now = estimate(self.judge.judged(), self.answers).as_json(self.annotations.categories)
         return {key: now[key] for key in ("missing", "known_proportion", "assumption")}
 
+    def _consistent(self, chances: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        return self.saved.tree.raised_beside(chances, labels, self.saved.categories)
+
     def discover(self, *, decided: Decisions | None = None, **options: Any) -> Discovery:
         """Search the run's own images; for the options see the function `discover`."""
-        found = discover(self.outputs, self.annotations.labels, self.judge, **options)
+        found = discover(
+            self.outputs, self.annotations.labels, self.judge, consistent=self._consistent, **options
+        )  # fmt: skip
         return self._complete(found, self.annotations, self.outputs, decided, own=True)
 
     def discover_in(
         self, images: Annotations, outputs: ModelOutputs, *, decided: Decisions | None = None, **options: Any
     ) -> Discovery:
         """Search other images, labelled with the model's categories."""
-        found = discover(outputs, images.labels, self.judge, own=False, **options)
+        found = discover(outputs, images.labels, self.judge, own=False, consistent=self._consistent, **options)
         return self._complete(found, images, outputs, decided, own=False)
 
     def _complete(

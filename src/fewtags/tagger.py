@@ -32,9 +32,9 @@ from fewtags.data.inputs import (
 from fewtags.data.prepare import measurable, split_data
 from fewtags.engine.model_outputs import model_outputs
 from fewtags.engine.own_images import OwnImages
-from fewtags.engine.prediction import pooled_features, predict_files
+from fewtags.engine.prediction import pooled_features, predict_files, worth_looking_up
 from fewtags.engine.predictions import given_tags, name_of
-from fewtags.engine.record import load_run_config, load_run_data
+from fewtags.engine.record import cache_of, load_run_config, load_run_data
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
@@ -51,6 +51,7 @@ from fewtags.models.phrases import Phrases, classes_of
 from fewtags.models.saved import SavedModel, load_model
 from fewtags.presence.new_tag import Archive, Forecast, Learned
 from fewtags.presence.ridge import unit_length
+from fewtags.train_settings import CacheConfig
 
 Output = Literal["tags", "indicator"]
 OUTPUTS = get_args(Output)
@@ -168,7 +169,7 @@ class Tagger:
                 data = split_data(annotations, config.data, config.seed)
                 train(config, folder, data=data, quiet=not self.verbose, loggers=loggers)
             self.history_ = read_rows(RunFolder(folder).metrics)
-            self._use(load_model(folder))
+            self._use(load_model(folder), config.cache)
         finally:
             if self.out is None:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -184,8 +185,8 @@ class Tagger:
         overrides = [self.settings] if isinstance(self.settings, str) else self.settings
         return load_config(None, overrides, **nested(given))
 
-    def _use(self, saved: SavedModel) -> None:
-        self._saved = saved
+    def _use(self, saved: SavedModel, cache: CacheConfig) -> None:
+        self._saved, self._cache = saved, cache
         self.classes_ = np.array(saved.categories)
         self.thresholds_ = saved.thresholds
         self.config_ = dict(saved.training)
@@ -193,10 +194,12 @@ class Tagger:
     # --- prediction ---
 
     def predict_proba(self, images: Images) -> np.ndarray:
-        """[N, C] probabilities, columns as in `classes_`. Images may be anything `fit` accepts."""
-        saved = self._fitted()
+        """[N, C] probabilities, columns as in `classes_`. Images may be anything `fit` accepts. Of many image files the
+        features are kept in the feature store, and taken from there (`cache.enabled=false` does without)."""
+        saved, files = self._fitted(), every_image(images)
+        cache = self._cache if worth_looking_up(files) else None
         rows = []
-        for prediction in predict_files(saved, every_image(images), device=self.device):
+        for prediction in predict_files(saved, files, device=self.device, cache=cache):
             if prediction.probabilities is None:
                 raise UserError(f"{prediction.problem} Remove it, or use `fewtags predict`, which skips it.")
             rows.append(prediction.probabilities)
@@ -295,7 +298,8 @@ class Tagger:
         Unreadable images are skipped with a warning, so row 5 may not be image 5: the paths say which is which.
         """
         chosen, unreadable = every_image(images), dict[int, str]()
-        features = pooled_features(self._fitted(), chosen, device=self.device, unreadable=unreadable)
+        saved = self._fitted()
+        features = pooled_features(saved, chosen, device=self.device, unreadable=unreadable, cache=self._cache)
         for problem in unreadable.values():
             warnings.warn(f"Skipped: {problem}", stacklevel=2)
         kept = [row for row in range(len(chosen)) if row not in unreadable]
@@ -443,7 +447,7 @@ class Tagger:
             settings=[f"{name}={json.dumps(value)}" for name, value in settings.items()],
             seed=int(saved.training.get("seed", 0)),
         )
-        tagger._use(saved)
+        tagger._use(saved, cache_of(Path(folder)))
         return tagger
 
     def push_to_hub(

@@ -13,7 +13,6 @@ from fewtags.presence.answers import (
     OWN_OFFSET,
     SLOPE,
     USUAL_DOUBT,
-    USUAL_SLOPE,
     Answers,
     Correction,
     log1mexp,
@@ -94,7 +93,7 @@ def test_the_correction_is_at_the_top_of_its_posterior():
     of less the second."""
     odds, category, present = answered(80)
     correction = Correction.of(odds, category, present, HABITS)
-    prior = torch.tensor([0, USUAL_SLOPE, USUAL_DOUBT, 0, 0, 0], dtype=torch.float64)
+    prior = torch.tensor([0, 0, USUAL_DOUBT, 0, 0, 0], dtype=torch.float64)
     spread = torch.tensor([OFFSET, SLOPE, DOUBT, *[OWN_OFFSET] * 3], dtype=torch.float64)
     habits = (HABITS - HABITS.mean()).double()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -128,13 +127,10 @@ class SavedFolder:
         return predict_files(self.saved, files, num_files=num_files, say=say, cache=self.cache(), **asdict(inference))
 
     def cache(self) -> CacheConfig:
-        """Where its features are kept: as the run said."""
-        from fewtags.engine.record import load_run_config
-        from fewtags.train_settings import CacheConfig
+        """Where its features are kept."""
+        from fewtags.engine.record import cache_of
 
-        with suppress(UserError):  # not a run but a saved tagger, or one whose settings cannot be read
-            return load_run_config(self.folder).cache
-        return CacheConfig()
+        return cache_of(self.folder)
 
     def fingerprint(self) -> str:
         from fewtags.models.tensor_files import add_tensors  # brings torch

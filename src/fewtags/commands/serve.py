@@ -85,9 +85,10 @@ def serve_label_studio(
         from fewtags.serve.label_studio import Backend, Images, create_backend
     except ImportError:
         raise MissingExtra("fewtags serve --label-studio", "label-studio") from None
+    from fewtags.models.tensor_files import model_places
     from fewtags.tagger import Tagger
 
-    if not (run / "model").is_dir() and not (run / "config.json").is_file():
+    if not any((place / "config.json").is_file() for place in model_places(run)):
         raise UserError(f"--label-studio learns, so it needs a run or a saved tagger; {run} is neither.")
     address, token = os.environ.get("LABEL_STUDIO_URL"), os.environ.get("LABEL_STUDIO_API_KEY")
     if images is None and address is None:

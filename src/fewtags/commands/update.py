@@ -258,25 +258,29 @@ def differs(data: RunData, run: Path) -> bool:
 
 
 def install(run: Path, made: Path) -> str:
-    """Replace the files of the run by those of the refitted one, the result last. May be repeated at any point."""
+    """Replace the files of the run by those of the refitted one, the result last. May be repeated at any point.
+
+    A folder cannot be replaced in one step: the old one is put aside, where readers of the model find it until the new
+    one is in its place.
+    """
     from fewtags.engine.run_folder import RunFolder
     from fewtags.models.saved import read_object
+    from fewtags.models.tensor_files import OLD_MODEL
 
     there, here = RunFolder(made), RunFolder(run)
     record = read_object(there.data) if there.data.is_file() else None
     if record is not None:  # settings stay as they were given, with paths relative to the same place
         old = read_object(here.data)
         write_json(there.data, {**record, **({"relative_to": old["relative_to"]} if "relative_to" in old else {})})
-    old_model = run / "update" / "old-model"
+    aside = run / OLD_MODEL
     for file in sorted(made.iterdir(), key=lambda file: file == there.result):
         if file in (there.config, made / "sentences.json") or file.name.startswith("."):
             continue
-        if file.is_dir():
-            shutil.rmtree(old_model, ignore_errors=True)
-            if (run / file.name).exists():
-                (run / file.name).replace(old_model)
+        if file.is_dir() and (run / file.name).exists():  # else it is aside already, and nothing else is there
+            shutil.rmtree(aside, ignore_errors=True)
+            (run / file.name).replace(aside)
         file.replace(run / file.name)
-    shutil.rmtree(old_model, ignore_errors=True)
+    shutil.rmtree(aside, ignore_errors=True)
     images = read_object(here.data)["train"]["images"]
     shutil.rmtree(made)
     return f"Fitted again to {plural(images, 'photo')}."

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fewtags.data.aliases import clean, fold
-from fewtags.labels import ABSENT, PRESENT
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 
 SEPARATOR = "|"
 Path = tuple[str, ...]  # keywords from the top level down
@@ -56,6 +56,17 @@ class TagTree:
         for tag, others in pairs:
             raised[..., others] = np.maximum(raised[..., others], probabilities[..., [tag]])
         return raised
+
+    def raised_beside(self, chances: np.ndarray, labels: np.ndarray, categories: Sequence[str]) -> np.ndarray:
+        """[..., C] likewise, of images of which some `labels` are known: these count as they are."""
+        if not self.implied:
+            return chances
+        raised = self.raised(np.where(labels == UNKNOWN, chances, labels == PRESENT).astype(chances.dtype), categories)
+        return np.where(labels == UNKNOWN, raised, chances)
+
+    def above(self, categories: Sequence[str]) -> dict[int, list[int]]:
+        """Of every column that implies others, which."""
+        return dict(self._pairs(categories))
 
     def given(self, probabilities: np.ndarray, thresholds: np.ndarray, categories: Sequence[str]) -> np.ndarray:
         """[..., C] which tags are given: those that reach their threshold, and what they imply.

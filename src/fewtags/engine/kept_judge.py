@@ -147,16 +147,16 @@ def kept_bursts(outputs: ModelOutputs, run: Path) -> np.ndarray:
 
 
 def kept_inputs(outputs: ModelOutputs, run: Path, model: Presence) -> Tensor:
-    """[N, K] what lessons are about (`Presence.inputs`), in half precision on disk. To make them takes seconds for
-    100,000, so a review that has decisions would open late without them."""
+    """[N, K] what lessons are about (`Presence.inputs`). To make them takes seconds for 100,000, so a review that has
+    decisions would open late without them."""
     file = RunFolder(run).outputs / "inputs.npz"
     key = key_of(outputs.key, *(part.cpu().numpy().tobytes() for part in (model.mean, model.directions)))
     kept = load_kept(file, key) if outputs.key else None
     if kept is not None:
-        return torch.from_numpy(kept["inputs"]).float()
-    inputs = torch.empty(len(outputs), model.directions.shape[1], dtype=torch.half)
+        return torch.from_numpy(kept["inputs"])
+    inputs = torch.empty(len(outputs), model.directions.shape[1])
     for rows in outputs.chunks():
-        inputs[torch.from_numpy(rows)] = model.inputs(outputs.unit_features(rows)).half()
+        inputs[torch.from_numpy(rows)] = model.inputs(outputs.unit_features(rows))
     if outputs.key:
         keep(file, key, inputs=inputs.numpy())
-    return inputs.float()  # as whoever opens it next has them
+    return inputs

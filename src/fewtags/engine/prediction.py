@@ -18,7 +18,7 @@ from fewtags.data.inputs import Picture
 from fewtags.data.preprocess import read_square, square
 from fewtags.data.remote import remote_url
 from fewtags.engine.cluster import active_cluster
-from fewtags.engine.feature_pass import Pass, average, in_groups, num_rows
+from fewtags.engine.feature_pass import Pass, average, in_groups
 from fewtags.engine.feature_store import DamagedChunks, FeatureStore, Shelf
 from fewtags.engine.features import FeatureMaker, cache_root
 from fewtags.engine.predictions import Prediction, Predictions, gathered, name_of, prediction_of
@@ -31,6 +31,7 @@ from fewtags.train_settings import CacheConfig
 
 LOOKED_UP = 64  # files at a time whose content is compared with the store's
 COMMITTED = 256  # files between two commits
+WORTH_LOOKING_UP = 16  # files, from which on Python's users profit from the store, too; to open it takes a while
 
 
 def predict_files(
@@ -68,8 +69,8 @@ def predict_kept(
     saved: SavedModel, files: Iterable[Path | Picture], one_pass: Pass, cache: CacheConfig, device: torch.device
 ) -> Iterator[Prediction]:
     """By the averages of the maps."""
-    backbone, head = saved.classifier.backbone.all_frozen(), saved.classifier.head
-    shelf = FeatureStore(cache_root(cache)).shelf(FeatureMaker(backbone, saved.input, cache, device).spec, pooled=True)
+    head = saved.classifier.head
+    shelf = shelf_of(saved, cache, device)
     for group in kept_averages(shelf, files, one_pass, saved.input.size):
         features = [one.feature for one in group if one.feature is not None]
         probabilities: Iterator[np.ndarray] = iter(())
@@ -80,6 +81,16 @@ def predict_kept(
         for one in group:
             values = None if one.feature is None else next(probabilities)
             yield prediction_of(one.name, values, one.problem, saved.categories, saved.tree)
+
+
+def shelf_of(saved: SavedModel, cache: CacheConfig, device: torch.device) -> Shelf:
+    """Where averages of the maps are kept."""
+    spec = FeatureMaker(saved.classifier.backbone.all_frozen(), saved.input, cache, device).spec
+    return FeatureStore(cache_root(cache)).shelf(spec, pooled=True)
+
+
+def worth_looking_up(files: Sequence[Path | Picture]) -> bool:
+    return sum(isinstance(file, Path) and not remote_url(file) for file in files) >= WORTH_LOOKING_UP
 
 
 @dataclass
@@ -164,23 +175,45 @@ def pooled_features(
     device: str = "auto",
     unreadable: dict[int, str] | None = None,
     on_step: Callable[[int], object] = lambda _: None,
+    cache: CacheConfig | None = None,
 ) -> Tensor:
     """[N, D] the average of each image's feature map. `on_step` receives the number of images done since the last call.
+    With a `cache`, from the store where it has them.
 
     An unreadable image is an error or, if `unreadable` is given, a row of zeros and an entry there.
     """
     model = saved.classifier
-    one_pass = model_pass(saved, PooledFeature(model.neck).eval(), len(files), device)
-    features = torch.zeros(len(files), model.neck.num_channels)
-    for loaded in one_pass.over(enumerate(files), reader(saved)):
-        for row, problem in loaded[0].broken.items():
-            if unreadable is None:
-                raise UserError(f"{problem} Remove it.")
-            unreadable[row] = problem
-        if loaded[0].batch is not None:
-            features[loaded[0].batch.index] = loaded[0].batch.images
-        on_step(num_rows(loaded[0]))
+    features, row = torch.zeros(len(files), model.neck.num_channels), 0
+    for group in averages(saved, files, device, cache):
+        for one in group:
+            if one.feature is not None:
+                features[row] = one.feature.flatten()
+            elif unreadable is None:
+                raise UserError(f"{one.problem} Remove it.")
+            else:
+                unreadable[row] = one.problem
+            row += 1
+        on_step(len(group))
     return features
+
+
+def averages(
+    saved: SavedModel, files: Sequence[Path | Picture], device: str, cache: CacheConfig | None
+) -> Iterator[list[Seen]]:
+    """For groups of files in order: the average of each one's map."""
+    model = saved.classifier
+    if cache is not None and cache.enabled is not False and not len(model.neck) and worth_looking_up(files):
+        one_pass = model_pass(saved, average, len(files), device)
+        yield from kept_averages(shelf_of(saved, cache, choose_device(device)), files, one_pass, saved.input.size)
+        return
+    one_pass = model_pass(saved, PooledFeature(model.neck).eval(), len(files), device)
+    nothing = np.zeros(2, dtype=np.uint64)
+    for (loaded,) in one_pass.over(enumerate(files), reader(saved)):
+        rows: dict[int, Tensor] = {}
+        if loaded.batch is not None:
+            rows = dict(zip(loaded.batch.index.tolist(), loaded.batch.images, strict=True))
+        every = sorted([*rows, *loaded.broken])
+        yield [Seen(str(row), nothing, rows.get(row), loaded.broken.get(row, "")) for row in every]
 
 
 # --- how ---

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from fewtags.methods import Profile, find_method
 from fewtags.models import quick_timm
 from fewtags.models.saved import damaged, read_object
 from fewtags.models.tensor_files import first_line, read_arrays
+from fewtags.train_settings import CacheConfig
 from fewtags.wording import plural
 
 
@@ -282,6 +284,13 @@ def load_run_config(folder: Path) -> RunConfig:
         own = config.data.model_copy(update={"decisions": str(files.decisions)})
         config = config.model_copy(update={"data": own})
     return config
+
+
+def cache_of(folder: Path) -> CacheConfig:
+    """Where a model's features are kept: as its run said."""
+    with suppress(UserError):  # not a run but a saved tagger, or one whose settings cannot be read
+        return load_run_config(folder).cache
+    return CacheConfig()
 
 
 def base_of_paths(folder: Path, source: str) -> Path:

@@ -17,7 +17,7 @@ from fewtags.models.backbones import Backbone, create_backbone
 from fewtags.models.classifier import Classifier, Neck
 from fewtags.models.heads import head_class
 from fewtags.models.names import find_names
-from fewtags.models.tensor_files import MODEL_FOLDER, WEIGHTS, first_line
+from fewtags.models.tensor_files import WEIGHTS, first_line, model_places
 from fewtags.models.words import WordsConfig, find_word_vectors
 from fewtags.settings import Settings
 
@@ -63,7 +63,7 @@ def make_problem(
 
 def load_backbone(backbone: Backbone, folder: Path) -> None:
     """The backbone weights of a saved model."""
-    files = [place / WEIGHTS for place in (folder / MODEL_FOLDER, folder)]
+    files = [place / WEIGHTS for place in model_places(folder)]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         raise UserError(f"model.weights={folder} is a folder without a trained model (no {WEIGHTS}).")

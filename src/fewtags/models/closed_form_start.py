@@ -16,7 +16,7 @@ from torch import Tensor
 from fewtags import distributed
 from fewtags.contract import Batch, FitFacts, Start
 from fewtags.errors import DataError
-from fewtags.labels import PRESENT, UNKNOWN
+from fewtags.labels import PRESENT
 from fewtags.presence.bursts import SAME_MOMENT, burst_leaders
 from fewtags.presence.estimates import Judged
 from fewtags.presence.fitting import Fitted, fit_presence, fit_windows, known_proportion_of
@@ -60,7 +60,7 @@ def start_closed_form(head: ClosedFormHead, batches: Iterable[Batch], num_images
     observation = Observation(model.habit.cpu(), model.clarity.cpu())
     judged = Judged(odds, fitted.images.labels, observation, float(model.uncertain), int(sums.count))
     return Start(
-        known_proportion=known_proportion_of(model, odds.to(model.habit)).clone(),
+        known_proportion=known_proportion_of(model, odds.to(model.habit)),
         judged=judged,
         judged_images=index,
         facts=_facts(head, judged, names, labels),
@@ -113,7 +113,7 @@ def _facts(head: ClosedFormHead, judged: Judged, name_scores: Tensor | None, lab
         doubtful = least_agreeing(name_scores.cpu(), labels_named.cpu(), names.known.cpu())
     known, share = (labels == PRESENT).sum(0), None
     if known.any():
-        share = float(known.sum() / (known.sum() + judged.hidden()[labels == UNKNOWN].sum()))
+        share = float(known.sum() / (known.sum() + judged.missing().sum()))
     return FitFacts(
         num_images=judged.num_images or len(labels),
         known_positives=tuple(known.tolist()),

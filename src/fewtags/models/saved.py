@@ -36,7 +36,7 @@ from fewtags.models.build import ModelConfig, build_classifier
 from fewtags.models.classifier import Classifier
 from fewtags.models.heads import head_class
 from fewtags.models.model_card import UNKNOWN_LICENSE, model_card
-from fewtags.models.tensor_files import MODEL_FOLDER, WEIGHTS, first_line
+from fewtags.models.tensor_files import WEIGHTS, first_line, model_places
 from fewtags.models.weight_sizes import Shapes, check_sizes, weight_shapes
 from fewtags.renamed import current_names
 from fewtags.settings import Settings
@@ -121,7 +121,7 @@ class SavedModel:
 
 def save_thresholds(folder: Path, saved: SavedModel, thresholds: np.ndarray) -> None:
     """Make these the thresholds of the model in its own folder or in a run's."""
-    place = folder / MODEL_FOLDER if (folder / MODEL_FOLDER).is_dir() else folder
+    place = next((place for place in model_places(folder)[:2] if place.is_dir()), folder)
     replace(saved, thresholds=thresholds).save(place)
 
 
@@ -152,7 +152,7 @@ def without_paths(training: Mapping[str, Any]) -> dict[str, Any]:
 def load_model(folder: str | Path) -> SavedModel:
     """Load a model written by `SavedModel.save`; a run folder works too."""
     folder = Path(folder)
-    for place in (folder / MODEL_FOLDER, folder):
+    for place in model_places(folder):
         if (place / CONFIG).is_file():
             return _load_format_2(place)
         if (place / "tagger.json").is_file():
@@ -164,7 +164,7 @@ def load_model(folder: str | Path) -> SavedModel:
 
 def read_thresholds(folder: Path) -> np.ndarray:
     """[C] thresholds of the model in a folder, read without loading the model."""
-    for place in (folder / "model", folder):
+    for place in model_places(folder):
         for name in (LABELS, "tagger.json"):
             if (place / name).is_file():
                 about = read_object(place / name)

@@ -31,7 +31,7 @@ OFFSET, OWN_OFFSET = 0.9, 1.2
 # Narrow: a review asks about the surest suggestions, and tags differ in how sure and how right these are. A slope that
 # could explain this, instead of the tags' own offsets, would lift the many unlikely labels that nobody asked about
 # (COCO, seven answers a tag: 236,000 missing tags estimated for 20,000; results/after-decisions).
-USUAL_SLOPE, SLOPE = -0.05, 0.12
+SLOPE = 0.12
 USUAL_DOUBT, DOUBT = 0.7, 0.6
 CENTRE = -1.0  # log-odds that the slope does not change
 _STEPS, _CLOSE = 40, 1e-7
@@ -97,7 +97,7 @@ class Correction:
         own = F.one_hot(place, len(asked)) if len(asked) else torch.zeros(0, 0)
         inputs = torch.cat([torch.stack([torch.ones_like(odds), odds - CENTRE, habits[category]], dim=1), own], dim=1)
         prior, spread = torch.zeros(3 + len(asked)).double(), torch.full((3 + len(asked),), OWN_OFFSET).double()
-        prior[1], prior[2] = USUAL_SLOPE, USUAL_DOUBT
+        prior[2] = USUAL_DOUBT
         spread[0], spread[1], spread[2] = math.hypot(OFFSET, uncertain), SLOPE, DOUBT
         precision, mean = spread.pow(-2), prior.clone()
         for _ in range(_STEPS):

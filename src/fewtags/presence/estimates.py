@@ -64,6 +64,14 @@ class Judged:
         )
         return answers.if_unknown(self.odds).sigmoid()
 
+    def missing(self) -> Tensor:
+        """[C] how many of the M are expected to have the tag unknown, by the labels alone."""
+        expected = torch.zeros(self.labels.shape[1])
+        for column in range(len(expected)):
+            chance = self.observation.if_unknown(self.odds[:, column], column).sigmoid()
+            expected[column] = chance[self.labels[:, column] == UNKNOWN].sum()
+        return expected
+
 
 def judge_scores(
     scores: np.ndarray, labels: np.ndarray, known_proportion: float | None = None, num_images: int | None = None

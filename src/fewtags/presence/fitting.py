@@ -177,8 +177,11 @@ def fit_windows(fitted: Fitted, best_window: Tensor, known_proportion: float | N
 
 def known_proportion_of(model: Presence, odds: Tensor) -> Tensor:
     """[C] the share of each category's presences that are known, over images with base log-odds [N, C]."""
-    known = odds.sigmoid() * model.answers.observation.known(odds)
-    return (known.sum(0) / model.answers.present(odds).sigmoid().sum(0).clamp(min=1e-12)).clamp(max=1)
+    answers, shares = model.answers, torch.empty_like(odds[0])
+    for some in slices(odds.shape[1], max(_ENTRIES_AT_ONCE // max(len(odds), 1), 1)):
+        known = odds[:, some].sigmoid() * answers.observation.known(odds[:, some], some)
+        shares[some] = known.sum(0) / answers.present(odds[:, some], some).sigmoid().sum(0).clamp(min=1e-12)
+    return shares.clamp(max=1)
 
 
 def _fit_again(

@@ -9,8 +9,8 @@ so that a review that is opened again is where the last one was.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -68,6 +68,11 @@ class Ranker:
         self._priors: dict[int, Tensor | None] = {}
         self._chances: OrderedDict[int, tuple[int, Chances]] = OrderedDict()
         self._age = state.age
+        self._above = state.annotations.tree.above(state.annotations.categories)  # column -> columns that it implies
+        self._below: dict[int, list[int]] = {}
+        for column, others in self._above.items():
+            for other in others:
+                self._below.setdefault(other, []).append(column)
 
     @cached_property
     def inputs(self) -> Tensor:
@@ -101,10 +106,31 @@ class Ranker:
         """Chances from all that is known now. Those of the most recent categories are cached until a decision."""
         before, found = self._chances.get(column, (None, None))
         if found is None or before != self._changes:
-            found = self._of_new(column) if self.is_new(column) else self.own_chances(column, self.lesson(column))
+            found = self._of_new(column) if self.is_new(column) else self._of_own(column)
             self._chances[column] = (self._changes, found)
         _keep_last(self._chances, column)
         return found
+
+    def before_decisions(self) -> Iterator[tuple[int, Chances]]:
+        """Of every tag of the run, by the given labels alone."""
+        highest: dict[int, np.ndarray] = {}  # of all that implies a tag
+        for column, others in self._above.items():
+            mine = self._unless_known(column, self.own_chances(column, None).missing)
+            highest |= {other: np.maximum(mine, highest.get(other, 0)) for other in others}
+        for column in range(len(self.state.annotations.categories)):
+            yield column, _raised(self.own_chances(column, None), highest.get(column))
+
+    def _of_own(self, column: int) -> Chances:
+        """No tag is more probable than one that it implies."""
+        chances = self.own_chances(column, self.lesson(column))
+        for below in self._below.get(column, ()):
+            of_below = self.own_chances(below, self.lesson(below)).missing
+            chances = _raised(chances, self._unless_known(below, of_below))
+        return chances
+
+    def _unless_known(self, column: int, missing: np.ndarray) -> np.ndarray:
+        labels = self.state.labels[:, column]
+        return np.where(labels == UNKNOWN, missing, labels == PRESENT).astype(np.float32)
 
     def own_chances(self, column: int, lesson: Lesson | None) -> Chances:
         base = torch.from_numpy(self.judge.odds[:, column])
@@ -116,6 +142,17 @@ class Ranker:
         """Of one label, given as it is."""
         if self.is_new(column):
             return float(self.chances(column).missing[row])
+        chance = self._own_chance(row, column)
+        if self.state.given[row, column] != UNKNOWN:
+            return chance
+        labels = self.state.labels[row]
+        implying = (
+            self._own_chance(row, below) if labels[below] == UNKNOWN else float(labels[below] == PRESENT)
+            for below in self._below.get(column, ())
+        )  # fmt: skip
+        return max(chance, *implying, 0.0)
+
+    def _own_chance(self, row: int, column: int) -> float:
         base, lesson = torch.tensor(float(self.judge.odds[row, column])), self.lesson(column)
         unknown = self.state.given[row, column] == UNKNOWN
         odds = self.answers.if_unknown(base, column) if unknown else self.answers.present(base, column)
@@ -195,6 +232,10 @@ class Ranker:
         ]
         low, high = np.quantile(numbers, [0.025, 0.975]) if len(rows) else (0.0, 0.0)
         return Interval(value, min(float(low), value), max(float(high), value))
+
+
+def _raised(chances: Chances, least: np.ndarray | None) -> Chances:
+    return chances if least is None else replace(chances, missing=np.maximum(chances.missing, least))
 
 
 def _as_chances(present: Tensor, missing: Tensor) -> Chances:

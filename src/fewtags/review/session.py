@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -33,16 +33,16 @@ from fewtags.presence.new_tag import Forecast
 from fewtags.presence.rows import FeatureRows
 from fewtags.review.labels import LabelState, Place
 from fewtags.review.queues import QUEUES, STATUSES, LiveQueue, Queue, QueueName, Queues, Status, View
-from fewtags.review.ranker import LIKELY, Chances, Ranker
+from fewtags.review.ranker import LIKELY, Ranker
 from fewtags.review.sampling import Precision
-from fewtags.review.store import Conflict, Counts, Decision, DecisionStore, Draft, count_labels
+from fewtags.review.store import Conflict, Decision, DecisionStore, Draft
 from fewtags.review.tag_book import EXAMPLE, BookedTag
+from fewtags.review.tag_counts import SCREEN, Summary, TagCounts
 
 __all__ = [
     "LIKELY", "QUEUES", "SCREEN", "STATUSES", "Answer", "LiveQueue", "Queue", "QueueName", "ReviewSession", "Status",
     "Summary", "Tag", "View",
 ]  # fmt: skip
-SCREEN = 20  # candidates; by how many of the next ones are probably right a tag is chosen
 
 
 @dataclass(frozen=True)
@@ -56,20 +56,6 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """A category in the list."""
-
-    name: str
-    known: int  # present according to the given labels and the decisions
-    expected: float  # tags still missing, estimated from the probabilities of the undecided ones
-    left: int  # undecided suggestions
-    next_right: float  # share of the next screen of candidates that is expected to be right
-    doubtful: int  # given tags that the picture speaks against, undecided
-    disputed: int  # labels on which two reviewers disagree
-    decided: Counts
-
-
-@dataclass(frozen=True)
 class Tag:
     """A category of one image."""
 
@@ -80,19 +66,6 @@ class Tag:
     suggested: bool  # unknown, undecided, and predicted by the model
     version: int
     decision: Decision | None
-
-
-@dataclass
-class _Counted:
-    """What was counted of a category, and at which stamp."""
-
-    stamp: tuple[int, int] = (-1, -1)
-    expected: float = 0.0
-    left: int = 0
-    next_right: float = 0.0
-    doubtful: int = 0
-    disputed: int = 0
-    sample: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # see `estimate`
 
 
 class ReviewSession:
@@ -127,18 +100,9 @@ class ReviewSession:
         self.leaders = burst_leaders(unit_features).numpy() if leaders is None else leaders
         self.state = LabelState(annotations)
         self.ranker = Ranker(self.state, judge, unit_features, self.readable, seed=seed, word=word, inputs=inputs)
-        self.queues = Queues(self.state, self.ranker, self.leaders, self.readable, lambda column: self._sample(column))
-        self._counted: dict[int, _Counted] = {}
-        self._rank_all()
+        self.queues = Queues(self.state, self.ranker, self.leaders, self.readable, lambda column: counts.sample(column))
+        self.counts = counts = TagCounts(self.state, self.ranker, self.queues, self.readable, seed=seed)
         self.refresh()
-
-    def _rank_all(self) -> None:
-        """Rank every category once, before any decision: for the counts, and to draw random samples from."""
-        for column in range(len(self.annotations.categories)):
-            chances = self.ranker.own_chances(column, None)
-            suggested = np.flatnonzero(self._undecided(column) & (chances.missing >= LIKELY))
-            drawn = np.random.default_rng((self.seed, column)).permutation(suggested)
-            self._counted[column] = self._count(column, chances, drawn)
 
     def __len__(self) -> int:
         """Number of images."""
@@ -282,43 +246,9 @@ class ReviewSession:
 
     # --- what is shown next to a queue ---
 
-    def _undecided(self, column: int) -> np.ndarray:
-        return (self.given[:, column] == UNKNOWN) & self.readable & ~self.state.is_decided(column)
-
-    def _count(self, column: int, chances: Chances, sample: np.ndarray) -> _Counted:
-        open_ones = chances.missing[self._undecided(column)]
-        best = -np.partition(-open_ones, SCREEN)[:SCREEN] if len(open_ones) > SCREEN else open_ones
-        given = (self.given[:, column] == PRESENT) & self.readable & ~self.state.is_decided(column)
-        return _Counted(
-            stamp=self._stamp(column),
-            expected=float(open_ones.sum()),
-            left=int((open_ones >= LIKELY).sum()),
-            next_right=float(best.mean()) if len(best) else 0.0,
-            doubtful=int((chances.evidence[given] <= LIKELY).sum()),
-            disputed=len(self.queues.disputed(column)),
-            sample=sample,
-        )
-
-    def _stamp(self, column: int) -> tuple[int, int]:
-        return self.state.stamps[column], self.state.age
-
-    def _about(self, column: int) -> _Counted:
-        about = self._counted.get(column, _Counted())
-        if about.stamp != self._stamp(column):
-            about = self._counted[column] = self._count(column, self.ranker.chances(column), about.sample)
-        return about
-
-    def _sample(self, column: int) -> np.ndarray:
-        return self._about(column).sample
-
     def summary(self, category: str) -> Summary:
         with self.lock:
-            column = self.column(category)
-            about = self._about(column)
-            decided = count_labels(self.state.decided[column].values())
-            known = int((self.labels[:, column] == PRESENT).sum())
-            parts = about.expected, about.left, about.next_right, about.doubtful, about.disputed
-            return Summary(self.names[column], known, *parts, decided)
+            return self.counts.summary(self.column(category))
 
     def summaries(self) -> list[Summary]:
         with self.lock:
@@ -339,20 +269,9 @@ class ReviewSession:
             return estimate(self.judge.judged(), self.answers)
 
     def estimate(self, category: str) -> Precision:
-        """The share of right suggestions (before any decision), estimated from those decided in sample order.
-
-        Only answers up to the first undecided one count: picking the easy ones from the sample would
-        bias the estimate. It does not matter in which queue the answer was given.
-        """
+        """The share of right suggestions (before any decision), estimated from those decided in sample order."""
         with self.lock:
-            column = self.column(category)
-            sample, decided, labels = self._sample(column), self.state.decided[column], []
-            for row in sample.tolist():
-                if row not in decided:
-                    break
-                labels.append(decided[row].new)
-            right, wrong = labels.count(PRESENT), labels.count(ABSENT)
-            return Precision(right, right + wrong, len(sample), labels.count(UNKNOWN))
+            return self.counts.precision(self.column(category))
 
     def tags(self, row: int, columns: Iterable[int] | None = None) -> list[Tag]:
         """Every category of one image, or those of some columns."""
