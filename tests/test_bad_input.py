@@ -62,7 +62,10 @@ ARGUMENTS = {
     "unknown command": (["trian"], ["trian"]),
     "unknown option": (["train", "--epoch", "3"], ["--epoch"]),
     "option without value": (["train", "--epochs"], ["--epochs"]),
-    "not a number": (["train", "photos", "--epochs", "many"], ["--epochs", "integer", "fewtags train --help"]),
+    "not a number": (
+        ["train", "photos", "--epochs", "many"],
+        ["--epochs", ("valid integer", "valid int"), "fewtags train --help"],
+    ),
     "missing argument": (["predict"], [("run", "RUN")]),
     "threshold above 1": (
         ["predict", "run", "a.jpg", "--threshold", "2"],

@@ -203,6 +203,7 @@ def test_the_command_asks_where_the_images_are(run, cli, monkeypatch):
 
 TOKEN = "0123456789abcdef0123456789abcdef01234567"
 WHOLE = CONFIG.replace("zebra", "blue")
+PATIENCE = 1200  # seconds: Label Studio's first start makes its database, which is slow on a busy machine
 
 
 class Api:
@@ -235,11 +236,13 @@ def started(words: list[object], address: str, **environment: str) -> Iterator[N
         stderr=subprocess.DEVNULL,
     )
     try:
-        for _ in range(600):
+        for _ in range(PATIENCE):
             assert process.poll() is None, "it ended"
             with suppress(OSError), urllib.request.urlopen(f"{address}/health", timeout=5):
                 break
-            time.sleep(0.5)
+            time.sleep(1)
+        else:
+            pytest.fail(f"{words[0]} does not answer after {PATIENCE} s")
         yield
     finally:
         process.terminate()
