@@ -83,8 +83,8 @@ def test_train_leaves_everything_for_the_first_review(
     train(load_config(None, [*settings, "method=instant"], data=data), tmp_path / "run", quiet=True)
     monkeypatch.chdir(tmp_path)
     fresh = read_annotations(str(patches.root), tags=str(some_tags))
-    for name in ("read_annotations", "read_data"):
-        monkeypatch.setattr(kept_labels if name == "read_annotations" else prepare, name, refuse)
+    for module in (kept_labels, prepare):
+        monkeypatch.setattr(module, "read_data", refuse)
     monkeypatch.setattr(kept_judge, "burst_leaders", refuse)
     assert not Opened(tmp_path / "run").fitted
     review = open_review(tmp_path / "run", quiet=True)
@@ -220,14 +220,14 @@ class Reader:
 
     def __init__(self, run: Path, monkeypatch: pytest.MonkeyPatch, **config: object):
         self.run, self.config, self.reads = run, DataConfig.model_validate(config), 0
-        original = kept_labels.read_annotations
+        original = kept_labels.read_data
 
-        def counted(*arguments: object, **options: object) -> Annotations:
+        def counted(config: DataConfig) -> Annotations:
             self.reads += 1
-            return original(*arguments, **options)
+            return original(config)
 
         monkeypatch.setattr(kept_labels, "SMALL", 0)
-        monkeypatch.setattr(kept_labels, "read_annotations", counted)
+        monkeypatch.setattr(kept_labels, "read_data", counted)
 
     def __call__(self) -> Annotations:
         return kept_labels.read_labels(self.run, self.config)
@@ -262,7 +262,7 @@ def test_labels_are_read_again_if_their_source_changed(reader: Reader, photos: P
     else:
         file = reader.run / "outputs" / "labels.npz"
         file.write_bytes(file.read_bytes()[:-200])
-    fresh = kept_labels.read_annotations(reader.config.source, tags=reader.config.tags)
+    fresh = kept_labels.read_data(reader.config)
     again = reader()
     assert reader.reads == 3
     assert again.content_hash() == fresh.content_hash()
@@ -271,14 +271,14 @@ def test_labels_are_read_again_if_their_source_changed(reader: Reader, photos: P
 def test_labels_that_change_while_they_are_read_are_read_again(
     reader: Reader, photos: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    original, file = kept_labels.read_annotations, photos / "tags.csv"
+    original, file = kept_labels.read_data, photos / "tags.csv"
 
-    def changed_meanwhile(*arguments: object, **options: object) -> Annotations:
-        read = original(*arguments, **options)
+    def changed_meanwhile(config: DataConfig) -> Annotations:
+        read = original(config)
         file.write_text(file.read_text(encoding="utf-8").replace("dog", "fox", 1), encoding="utf-8")
         return read
 
-    monkeypatch.setattr(kept_labels, "read_annotations", changed_meanwhile)
+    monkeypatch.setattr(kept_labels, "read_data", changed_meanwhile)
     assert "fox" not in reader().categories
-    monkeypatch.setattr(kept_labels, "read_annotations", original)
+    monkeypatch.setattr(kept_labels, "read_data", original)
     assert "fox" in reader().categories

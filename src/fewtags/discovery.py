@@ -195,9 +195,7 @@ class OpenRun:
 
     def discover(self, *, decided: Decisions | None = None, **options: Any) -> Discovery:
         """Search the run's own images; for the options see the function `discover`."""
-        found = discover(
-            self.outputs, self.annotations.labels, self.judge, consistent=self._consistent, **options
-        )  # fmt: skip
+        found = discover(self.outputs, self.annotations.labels, self.judge, consistent=self._consistent, **options)
         return self._complete(found, self.annotations, self.outputs, decided, own=True)
 
     def discover_in(

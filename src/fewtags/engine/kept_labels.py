@@ -19,8 +19,7 @@ import numpy as np
 import fewtags.data
 from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.folder_scan import look, packed, unpacked
-from fewtags.data.formats import read_annotations
-from fewtags.data.prepare import DataConfig
+from fewtags.data.prepare import DataConfig, read_data
 from fewtags.data.tag_tree import TagTree
 from fewtags.engine.kept import Arrays, code_of, keep, key_of, load_kept
 from fewtags.engine.run_folder import RunFolder
@@ -31,12 +30,12 @@ _TEXTS = ("name", "notes", "renamed_tags", "english", "categories")  # written a
 
 
 def read_labels(run: Path, config: DataConfig) -> Annotations:
-    """As `read_annotations` reads them."""
+    """As `read_data` reads them."""
     seen = seen_files(run, config)
     kept = load_kept(_file(run), _key(config, seen))
     if kept is not None and _names_in(unpacked(kept["folders"])) == str(kept["names"]):
         return _restored(kept)
-    read = read_annotations(config.source, tags=config.tags, format=config.format, **config.options)
+    read = read_data(config)
     keep_labels(run, config, read, seen)
     return read
 

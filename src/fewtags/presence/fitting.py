@@ -18,6 +18,7 @@ from fewtags.presence.model import Presence
 from fewtags.presence.observation import BEND, bent
 from fewtags.presence.regression import (
     MOST_POSITIVES,
+    SHARED_BY,
     USUAL_NAME_SLOPE,
     USUAL_SLOPE,
     Cases,
@@ -99,10 +100,6 @@ class Images:
         counts[place, column] = (number / number.clamp(max=MOST_POSITIVES))[column]
         return Cases.of(positives, counts, torch.stack(evidence, dim=-1), labels[rows], len(self.labels) / len(rows))
 
-    def groups(self) -> Iterator[slice]:
-        """Categories, so many that scores of all images fit in memory."""
-        return slices(self.labels.shape[1], max(_ENTRIES_AT_ONCE // max(len(self.labels), 1), 1))
-
 
 @dataclass(frozen=True)
 class Fitted:
@@ -114,7 +111,7 @@ class Fitted:
     def left_out(self) -> Tensor:
         """[N, C] log-odds of presence, whatever the label."""
         odds = torch.empty(self.images.labels.shape)
-        for some in self.images.groups():
+        for some in category_groups(odds):
             odds[:, some] = self.left_out_of(some).cpu()
         return odds
 
@@ -178,7 +175,7 @@ def fit_windows(fitted: Fitted, best_window: Tensor, known_proportion: float | N
 def known_proportion_of(model: Presence, odds: Tensor) -> Tensor:
     """[C] the share of each category's presences that are known, over images with base log-odds [N, C]."""
     answers, shares = model.answers, torch.empty_like(odds[0])
-    for some in slices(odds.shape[1], max(_ENTRIES_AT_ONCE // max(len(odds), 1), 1)):
+    for some in category_groups(odds):
         known = odds[:, some].sigmoid() * answers.observation.known(odds[:, some], some)
         shares[some] = known.sum(0) / answers.present(odds[:, some], some).sigmoid().sum(0).clamp(min=1e-12)
     return shares.clamp(max=1)
@@ -207,7 +204,7 @@ def regress(model: Presence, images: Images, slopes: list[float], known_proporti
     rows = sample_rows(len(labels))
     # Without its only known positive nothing is known of a category.
     few = (known >= min(2, int(known.max()))).nonzero()[:, 0]
-    few = few[:: max(len(few) // 64, 1)][:64]
+    few = few[:: max(len(few) // SHARED_BY, 1)][:SHARED_BY]
     shared = share_of(images.cases(few, rows), prior, given=known_proportion is not None)
     parts = slices(labels.shape[1], max(2**19 // max(len(rows), 1), 1))
     theta = torch.cat([fit_categories(images.cases(torch.arange(p.start, p.stop), rows), shared) for p in parts])
@@ -289,10 +286,15 @@ def _with_thresholds(fitted: Fitted) -> Fitted:
     model, images = fitted.model, fitted.images
     rows = sample_rows(len(images.labels))
     few = Fitted(model, images.take(rows)) if len(rows) < len(images.labels) else fitted
-    for some in few.images.groups():
+    for some in category_groups(few.images.labels):
         present = model.answers.present(few.left_out_of(some), some).sigmoid()
         model.thresholds[some] = torch.from_numpy(expected_f1_thresholds(present.cpu().numpy())).to(model.thresholds)
     return fitted
+
+
+def category_groups(entries: Tensor) -> Iterator[slice]:
+    """Columns of `entries` [N, C], so many that scores of all their rows fit in memory."""
+    return slices(entries.shape[1], max(_ENTRIES_AT_ONCE // max(len(entries), 1), 1))
 
 
 def sample_rows(number: int) -> Tensor:
