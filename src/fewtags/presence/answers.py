@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fewtags.presence.logistic import Regression
 from fewtags.presence.observation import Observation
 
 # What answers may find, as mean and standard deviation, in log-odds: by what complete answers find with all taggers of
@@ -42,7 +43,6 @@ USUAL_DOUBT, DOUBT = 0.7, 0.6
 CENTRE = -1.0  # log-odds that the slope does not change
 TAIL_AT = 1.0  # log-odds from which on the tail does
 _LEAST_RISE = 0.1  # of the log-odds: a label that looks surer is not less likely
-_STEPS, _CLOSE = 40, 1e-7
 
 
 class Shift(NamedTuple):
@@ -123,15 +123,9 @@ class Correction:
         inputs = torch.cat([shared, own], dim=1)
         prior = torch.tensor([0.0, 0.0, USUAL_TAIL, USUAL_DOUBT] + [0.0] * len(asked)).double()
         spread = torch.tensor([math.hypot(OFFSET, uncertain), SLOPE, TAIL, DOUBT] + [OWN_OFFSET] * len(asked)).double()
-        precision, mean = spread.pow(-2), prior.clone()
-        for _ in range(_STEPS):
-            chance = (odds + inputs @ mean).sigmoid()
-            information = (inputs * (chance * (1 - chance))[:, None]).T @ inputs + torch.diag(precision)
-            step = torch.linalg.solve(information, inputs.T @ (said - chance) - precision * (mean - prior)).clamp(-1, 1)
-            mean = mean + step
-            if float(step.abs().max()) < _CLOSE:
-                break
-        return cls(mean, torch.linalg.inv(information), asked, habits, len(odds))
+        regression = Regression(odds, inputs, said, torch.ones_like(odds), prior, spread.pow(-2))
+        mean = regression.fit()
+        return cls(mean, torch.linalg.inv(regression.information(mean)), asked, habits, len(odds))
 
     @property
     def shift(self) -> Shift:
