@@ -175,6 +175,39 @@ def test_discover_review_and_predict_follow_the_tree_and_agree(cli: Cli, patches
         for tag, path in HOME.items():
             assert page[path[0]][row] >= page[path[1]][row] >= page[tag][row]
     assert raised > 0
+    for row in open_rows[:6].tolist():  # of what was decided
+        image, tags = session.annotations.images[row], {tag.category: tag.probability for tag in session.tags(row)}
+        for name in ("colour", "warm", "red"):
+            assert [tags[name], said[image, name]] == pytest.approx([page[name][row]] * 2, abs=1e-4)
+        decided = float(session.labels[row, names.index("red")] == PRESENT)
+        assert float(predicted[Path(image).name]["red"]) == decided
+        assert float(predicted[Path(image).name]["warm"]) == pytest.approx(page["warm"][row], abs=1e-4)
+
+
+def test_a_child_that_was_decided_absent_does_not_raise_its_parents(cli: Cli, patches, tmp_path):
+    """On the page, in `discover`, and in `predict` for the run's own photos."""
+    run = tmp_path / "run"
+    random, file = np.random.default_rng(0), csv_tree(patches, tmp_path)
+    head, *lines = file.read_text().splitlines()
+    file.write_text("\n".join([head, *(line if random.random() < 0.4 else f"{line.split(',')[0]}," for line in lines)]))
+    train(cli, patches.root, run, "--tags", str(file))
+    session = open_review(run, quiet=True).session
+    warm, red = map(session.annotations.categories.index, ("warm", "red"))
+    ranker = session.ranker
+    more = ranker.own_chances(red, None).missing - ranker.own_chances(warm, None).missing
+    row = int(np.where((session.given == UNKNOWN).all(1), more, -1).argmax())
+    image, before = session.annotations.images[row], float(ranker.chances(warm).missing[row])
+    assert before == pytest.approx(ranker.own_chances(red, None).missing[row])  # the child has raised it
+    session.decide([Answer(row, "red", ABSENT)], queue="missing")
+    own = float(ranker.own_chances(warm, ranker.lesson(warm)).missing[row])
+    assert own < before
+    assert cli("discover", run, "--min-probability", "0", "--jsonl", tmp_path / "found.jsonl", "-q").code == 0
+    found = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
+    (discovered,) = [line["probability"] for line in found if (line["image"], line["tag"]) == (image, "warm")]
+    assert cli("predict", run, patches.root / image, "--all-scores", "--out", tmp_path / "own.csv", "-q").code == 0
+    (predicted,) = rows(tmp_path / "own.csv")
+    said = [ranker.chances(warm).missing[row], ranker.chance(row, warm), discovered, float(predicted["warm"])]
+    assert said == pytest.approx([own] * 4, abs=1e-4)
 
 
 def test_at_least_the_parent_if_the_child_is_unsure(cli: Cli, patches, tmp_path):
