@@ -237,8 +237,8 @@ class Ranker:
         more = torch.zeros(()) if lesson is None else lesson(self.inputs[torch.from_numpy(rows)])
         observation = self.model.answers.observation
         numbers = [
-            float((Answers(observation, offset, slope).if_unknown(base, column) + more).sigmoid().sum())
-            for offset, slope in self.correction.draws(_DRAWS)
+            float((Answers(observation, shift).if_unknown(base, column) + more).sigmoid().sum())
+            for shift in self.correction.draws(_DRAWS)
         ]
         low, high = np.quantile(numbers, [0.025, 0.975]) if len(rows) else (0.0, 0.0)
         return Interval(value, min(float(low), value), max(float(high), value))
