@@ -39,6 +39,18 @@ def with_names(knowledge, seed=0, **options):
     return features, truth, labels, names.log_softmax(1)
 
 
+@pytest.mark.parametrize("refine", [False, True])
+def test_the_memory_of_the_features_can_be_used_again(refine):
+    """They take most of it; with `refine` they are looked at twice."""
+    features, _, labels = some_images(400, 5, 16)
+    mine, sums = features.clone(), ImageSums.of(features, labels)
+    before = fit_presence(Presence(5, 16), sums, features, labels, refine=refine)
+    after = fit_presence(Presence(5, 16), sums, mine, labels, refine=refine, overwrite=True)
+    assert torch.equal(before.left_out(), after.left_out())
+    assert (after.images.rotated.data_ptr() == mine.data_ptr()) is not refine
+    assert before.images.rotated.data_ptr() != features.data_ptr()
+
+
 @pytest.mark.parametrize("known", [0.3, 0.8])
 def test_probabilities_of_new_images_are_calibrated(known):
     features, _, labels = some_images(3000, 8, 24, known=known, strength=0.7)

@@ -134,12 +134,14 @@ def fit_presence(
     known_proportion: float | None = None,
     refine: bool = False,
     groups: Tensor | None = None,
+    overwrite: bool = False,
 ) -> Fitted:
     """To `features` [N, D] with `labels`, which may be some of those that made `sums`.
 
     `names` [N, C] are name scores of the images, for the categories that are `named` [C]. With `refine` it is
     fitted a second time, with unknown labels counting as positives by their probability. With `groups` [N], labels
-    are judged without all images of the same number.
+    are judged without all images of the same number. With `overwrite` the memory of the features is used for what is
+    made of them, unless they are needed again.
     """
     has_labels = bool((labels == PRESENT).any())
     if names is None and not has_labels:
@@ -153,7 +155,8 @@ def fit_presence(
         buffer.zero_()
     ridge = _take_ridge(model, sums)
     _keep_sample(model, ridge, features, int(sums.count))
-    images = Images(ridge, ridge.basis.rotate(features), labels, (labels == PRESENT).float(), standard)
+    rotated = ridge.basis.rotate(features, overwrite=overwrite and not refine)
+    images = Images(ridge, rotated, labels, (labels == PRESENT).float(), standard)
     images = images.leaving_out(groups)
     if not has_labels:
         assert names is not None
