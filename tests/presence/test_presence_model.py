@@ -73,6 +73,19 @@ def test_the_known_proportion_of_a_coin_is_found(known):
     assert float(found.mean()) == pytest.approx(float(share), rel=0.2)
 
 
+def test_a_handful_of_labels_does_not_make_every_tag_common():
+    """20 images, 20 tags: two labels of one tag and one of another are known. The others are not as common as the first
+    is, of which two were seen: that made every tag likely in every image."""
+    features, _, labels = some_images(20, 20, 24)
+    labels[:] = UNKNOWN
+    labels[[2, 9, 5], [4, 4, 11]] = PRESENT
+    fitted = fit(features, labels)
+    expected = fitted.model.answers.present(fitted.left_out()).sigmoid().sum(0)
+    others = [c for c in range(20) if c not in (4, 11)]
+    assert float(expected[others].max()) < 0.25 * float(expected[4])
+    assert float(expected[others].max()) <= float(expected[11]) + 1e-3
+
+
 def test_left_out_log_odds_are_as_good_as_those_of_new_images():
     """The fit's own labels must not show through: known positives would stand out."""
     features, truth, labels = some_images(300, 4, 100, known=1.0, strength=0.15)
