@@ -72,8 +72,9 @@ def update(run: Path, photos: Sequence[Path], tagging: Tagging, *, quiet: bool =
         state = State(run)
         if state.is_current(photos, tagging):
             return Updated([f"Nothing has changed in {places(photos)} since the last update of {run}."], [])
-    must_be_finished(run)
-    state.must_be_there(photos)
+    with working(f"Opening {run}", quiet=quiet):
+        must_be_finished(run)
+        state.must_be_there(photos)
     with only_process_in(run, "fewtags update"), working(f"Updating {run}", quiet=quiet):
         remove_leftovers(state.folder, older_than=0)  # of an update that was killed: there is no other one now
         plan, now = state.plan(photos, besides(run, tagging))
