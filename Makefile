@@ -9,6 +9,10 @@ endif
 # Folders of tests lie in memory where it has room for 4 GB of files: else tests wait for the disk a fifth of the time.
 IN_MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "PYTEST_DEBUG_TEMPROOT=/dev/shm"}')
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(IN_MEMORY)
+# One process more than cores: tests that wait for a server, a browser or a clock leave a third of two cores to others.
+# All tests of a file run in one process, so that what they share (runs, exported models, clusters) is made once; files
+# in the order of tests/conftest.py, the longest first.
+PYTEST := -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
 comma := ,
 
 # Compiled modules are kept in .venv/, even where the environment says to keep none (as images of containers do): without
@@ -40,13 +44,20 @@ demo: setup  ## Draw images, hide most of their tags, train, and show what was f
 browser:  ## Install the browser (Debian's chromium) in which the tests try the review page
 	@command -v chromium || $$(test "$$(id -u)" = 0 || echo sudo) apt-get install -y chromium
 
-# All tests of a file run in one of the two processes, so that what they share (runs, exported models, clusters) is made once.
-test: setup lint unit  ## Check style and types, then run the tests on two cores
+test: setup  ## Check style and types, and run the tests beside it, on two cores
+	@{ $(MAKE) --no-print-directory lint >.venv/lint.txt 2>&1; code=$$?; cat .venv/lint.txt; exit $$code; } & \
+	  $(MAKE) --no-print-directory unit; tests=$$?; \
+	  wait $$! && exit $$tests || { echo "Style or types are wrong; \`make lint\` says where."; exit 1; }
 
-unit: setup  ## Only the tests
+# Once per set of versions, one process compiles what the tests import; three at once would each do it for themselves.
+.venv/.collected: .venv/.ready
+	-@$(TEST_ENV) $(BIN)/python -m pytest --collect-only -q -p no:xdist >/dev/null
+	@touch $@
+
+unit: setup .venv/.collected  ## Only the tests
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "No browser is installed, so the review page is not tried in one; \`make browser\` installs it."
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" --durations=10
+	$(TEST_ENV) $(BIN)/python $(PYTEST) --durations=10
 
 test-slow: setup others  ## The tests that take over a minute, and those against large packages of other projects
 	$(TEST_ENV) $(BIN)/python -m pytest -m slow
@@ -65,12 +76,12 @@ test-lowest: setup  ## Run the tests on the lowest versions that pyproject.toml 
 	  $$UV pip install --quiet --python $(LOWEST) -r $(LOWEST)/lowest.txt && \
 	  $$UV pip install --quiet --python $(LOWEST) -c $(LOWEST)/lowest.txt -r tests/test-tools.txt && \
 	  $$UV pip install --quiet --python $(LOWEST) --no-deps --no-build-isolation --editable .
-	$(TEST_ENV) $(LOWEST)/$(notdir $(BIN))/python -m pytest -n 2 --dist loadfile -m "not slow" $(LOWEST_TESTS)
+	$(TEST_ENV) $(LOWEST)/$(notdir $(BIN))/python $(PYTEST) $(LOWEST_TESTS)
 
 lint: setup  ## ruff, mypy and the one-way layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	MYPY_NUM_WORKERS=2 $(BIN)/mypy
+	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 format: setup  ## Let ruff put the code in shape
@@ -87,7 +98,7 @@ docs-serve: docs  ## Read the documentation in a browser: http://127.0.0.1:8008
 
 COVERAGE_FLOOR := 85
 coverage: setup  ## Run the tests and show which lines they reach
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" --cov=fewtags --cov-report=term:skip-covered --cov-report=xml --cov-fail-under=$(COVERAGE_FLOOR)
+	$(TEST_ENV) $(BIN)/python $(PYTEST) --cov=fewtags --cov-report=term:skip-covered --cov-report=xml --cov-fail-under=$(COVERAGE_FLOOR)
 
 release-check: setup  ## Build the wheel, install it into a clean environment and try it there
 	$(BIN)/python tools/release_check.py

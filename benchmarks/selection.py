@@ -230,6 +230,23 @@ def table(rows: list[dict[str, str]]) -> str:
             f"{mean('suggested'):,.0f} | {mean('promised'):.0f} | {mean('right'):.0f} | "
             f"{100 * mean('per_tag_error'):.0f} % | {mean('map'):.1f} |"
         )
+    return "\n".join([*lines, "", summary(rows)])
+
+
+def summary(rows: list[dict[str, str]]) -> str:
+    """Means over taggers that hide labels, seeds and methods: how far the numbers are off."""
+    lines = ["| data | answers | missing off by | promise off by | median tag off by | inside |", "|---" * 6 + "|"]
+    rows = [r for r in rows if r["tagger"] != "five"]
+    for data in ("voc2007", "coco", "both sets"):
+        for answers in dict.fromkeys(r["answers"] for r in rows):
+            found = [r for r in rows if r["answers"] == answers and data in (r["data"], "both sets")]
+            missing = [abs(float(r["missing_estimated"]) / float(r["missing_true"]) - 1) for r in found]
+            promise = [abs(float(r["promised"]) - float(r["right"])) for r in found if r["promised"]]
+            tags = [float(r["per_tag_error"]) for r in found]
+            inside = [float(r["missing_low"]) <= float(r["missing_true"]) <= float(r["missing_high"]) for r in found]
+            off, tag, share = (100 * statistics.mean(each) for each in (missing, tags, inside))
+            numbers = f"{off:.0f} % | {statistics.mean(promise):.1f} points | {tag:.0f} % | {share:.0f} %"
+            lines.append(f"| {data} | {answers} | {numbers} |")
     return "\n".join(lines)
 
 

@@ -86,8 +86,10 @@ def test_train_leaves_everything_for_the_first_review(
     for module in (kept_labels, prepare):
         monkeypatch.setattr(module, "read_data", refuse)
     monkeypatch.setattr(kept_judge, "burst_leaders", refuse)
+    monkeypatch.setattr(ModelOutputs, "chunks", refuse)
     assert not Opened(tmp_path / "run").fitted
     review = open_review(tmp_path / "run", quiet=True)
+    assert len(review.session.ranker.inputs) == len(fresh)  # what decisions teach with
     assert set(review.session.annotations.images) == set(fresh.images)
     assert review.pictures.content_hash(0)  # its files are found from elsewhere, too
 

@@ -79,10 +79,30 @@ def test_work_without_an_end_in_sight_says_how_long_it_takes(monkeypatch):
     assert re.match(r"Fitting: \d+ s so far\n", out.getvalue())
     out = io.StringIO()
     with working("Fitting", Console(file=out)), progress_bar("Reading", 2, Console(file=out)):
-        time.sleep(0.3)
+        while out.getvalue().count("\n") < 3:
+            time.sleep(0.01)
+    assert "Fitting" not in out.getvalue(), "a bar of its own speaks instead"
+    out = io.StringIO()
     with working("Fitting", Console(file=out), quiet=True):
         time.sleep(0.1)
-    assert not out.getvalue(), "a bar of its own speaks instead, and quiet is quiet"
+    assert not out.getvalue()
+
+
+def test_a_bar_speaks_while_no_step_ends(monkeypatch):
+    """Seen: six minutes without a word, while a busy machine loaded the model that the first step needs."""
+    monkeypatch.setattr(progress, "FIRST_LINE", 0.05)
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.1)
+    out = io.StringIO()
+    with progress_bar("Tagging", 3, Console(file=out, width=200), unit="images") as bar:
+        while out.getvalue().count("\n") < 2:
+            time.sleep(0.01)
+        assert set(out.getvalue().splitlines()) == {"Tagging: 0 of 3, 0 s so far"}
+        bar.step()
+        while "Tagging: 1 of 3\n" not in out.getvalue():
+            time.sleep(0.01)
+    said = out.getvalue()
+    time.sleep(0.2)
+    assert out.getvalue() == said, "it is over"
 
 
 def test_of_two_jobs_the_inner_one_speaks(monkeypatch):

@@ -12,9 +12,13 @@ import numpy as np
 import pytest
 
 from conftest import TINY, Cli
+from fewtags.discovery import open_run
+from fewtags.engine.model_outputs import UnitFeatures
+from fewtags.engine.own_images import OwnImages, OwnPhotos
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.review.opening import open_review
-from fewtags.review.session import Answer
+from fewtags.review.session import Answer, ReviewSession
+from fewtags.review.store import DecisionStore, Draft
 
 exiftool = pytest.mark.skipif(shutil.which("exiftool") is None, reason="exiftool is not installed")
 HOME = {"red": ("colour", "warm", "red"), "green": ("colour", "cold", "green"), "blue": ("colour", "cold", "blue")}
@@ -175,6 +179,51 @@ def test_discover_review_and_predict_follow_the_tree_and_agree(cli: Cli, patches
         for tag, path in HOME.items():
             assert page[path[0]][row] >= page[path[1]][row] >= page[tag][row]
     assert raised > 0
+    for row in open_rows[:6].tolist():  # of what was decided
+        image, tags = session.annotations.images[row], {tag.category: tag.probability for tag in session.tags(row)}
+        for name in ("colour", "warm", "red"):
+            assert [tags[name], said[image, name]] == pytest.approx([page[name][row]] * 2, abs=1e-4)
+        decided = float(session.labels[row, names.index("red")] == PRESENT)
+        assert float(predicted[Path(image).name]["red"]) == decided
+        assert float(predicted[Path(image).name]["warm"]) == pytest.approx(page["warm"][row], abs=1e-4)
+
+
+@pytest.mark.parametrize("tag", ["red", "warm"])
+def test_what_was_decided_absent_does_not_raise_what_it_implies(cli: Cli, patches, tmp_path, tag):
+    """However much the photo looks like it: on the page, in `discover`, and in `predict` for the run's own photos. Nor
+    does red where warm was decided absent."""
+    random, file, run = np.random.default_rng(0), csv_tree(patches, tmp_path), tmp_path / "run"
+    head, *lines = file.read_text().splitlines()
+    some = [line if random.random() < 0.4 else f"{line.split(',')[0]}," for line in lines]
+    file.write_text("\n".join([head, *some]) + "\n")
+    train(cli, patches.root, run, "--tags", str(file))
+    decided, opened = {}, open_run(run, quiet=True)
+    row = int(np.flatnonzero((opened.annotations.labels == UNKNOWN).all(1))[0])
+    image, names = opened.annotations.images[row], opened.annotations.categories
+    colour, warm, red = map(names.index, ("colour", "warm", "red"))
+
+    def said() -> list[float]:
+        """Of colour, by everyone. What is decided does not teach here."""
+        opened.judge.odds[row] = -3
+        opened.judge.odds[row, [warm, red]] = 9
+        own = OwnImages(opened.annotations, opened.annotations.labels, None)
+        table = opened.discover(decided=decided, min_probability=0.0, limit=10**6).missing
+        (place,) = np.flatnonzero((table.rows == row) & (table.columns == colour))
+        mine = OwnPhotos.of(own, opened.judge, decided).probabilities(opened.annotations.path(row))
+        session = ReviewSession(opened.annotations, UnitFeatures(opened.outputs), store, judge=opened.judge)
+        ranker = session.ranker
+        ranker.lesson = lambda column: None
+        before = dict(ranker.before_decisions())[colour].missing[row]
+        page = [float(ranker.chances(colour).missing[row]), ranker.chance(row, colour), float(before)]
+        predicted = opened.saved.tree.raised(mine, names)[colour]
+        return [*page, float(table.probabilities[place]), float(predicted)]
+
+    store = DecisionStore(None)
+    assert min(said()) > 0.9
+    drafts = [Draft(image, name, 0, ABSENT) for name in (("red", "warm") if tag == "red" else ("warm",))]
+    store.append(drafts, reviewer="", queue="missing", run="")
+    decided = store.labels()
+    assert max(said()) < 0.5
 
 
 def test_at_least_the_parent_if_the_child_is_unsure(cli: Cli, patches, tmp_path):

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from fewtags.data.annotations import Annotations
+from fewtags.data.decisions import decided as decided_labels
 from fewtags.data.prepare import RunData
 from fewtags.engine.judge import Judge
 from fewtags.engine.model_outputs import ModelOutputs
@@ -132,12 +133,12 @@ def discover(
     columns: Sequence[int] | None = None,
     min_probability: float | None = None,
     limit: int = 10_000,
-    consistent: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda chances, labels: chances,
+    consistent: Callable[[np.ndarray, np.ndarray], np.ndarray] = lambda chances, rows: chances,
 ) -> Discovery:
     """Missing and doubtful tags of images with partial `labels` [N, C].
 
     `judge` comes from the training images; `own` says that these are the same images. `columns` are the categories to
-    search (default: all). `consistent` makes chances of images with these labels follow the tree of tags.
+    search (default: all). `consistent` makes the chances of some rows follow the tree of tags.
     """
     chosen = np.zeros(labels.shape[1], dtype=bool)
     chosen[list(range(labels.shape[1]) if columns is None else columns)] = True
@@ -147,9 +148,8 @@ def discover(
     for rows in outputs.chunks(np.flatnonzero(outputs.readable)):
         said = labels[rows]
         hidden, present = chances(judge, outputs, rows, own)
-        unknown = (said == UNKNOWN) & chosen
+        hidden, unknown = consistent(hidden, rows), (said == UNKNOWN) & chosen
         expected += float(hidden[unknown].sum())
-        hidden = consistent(hidden, said)
         at, column = np.nonzero(unknown & (hidden >= least))
         missing.add(rows[at], column, hidden[at, column].astype(np.float32), hidden[at, column])
         # Given tags whose probability, judged without them, is much lower than that of a random image.
@@ -190,25 +190,24 @@ class OpenRun:
         now = estimate(self.judge.judged(), self.answers).as_json(self.annotations.categories)
         return {key: now[key] for key in ("missing", "known_proportion", "assumption")}
 
-    def _consistent(self, chances: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        return self.saved.tree.raised_beside(chances, labels, self.saved.categories)
-
     def discover(self, *, decided: Decisions | None = None, **options: Any) -> Discovery:
         """Search the run's own images; for the options see the function `discover`."""
-        found = discover(self.outputs, self.annotations.labels, self.judge, consistent=self._consistent, **options)
-        return self._complete(found, self.annotations, self.outputs, decided, own=True)
+        return self._discover(self.annotations, self.outputs, decided, own=True, **options)
 
     def discover_in(
         self, images: Annotations, outputs: ModelOutputs, *, decided: Decisions | None = None, **options: Any
     ) -> Discovery:
         """Search other images, labelled with the model's categories."""
-        found = discover(outputs, images.labels, self.judge, own=False, consistent=self._consistent, **options)
-        return self._complete(found, images, outputs, decided, own=False)
+        return self._discover(images, outputs, decided, own=False, **options)
 
-    def _complete(
-        self, found: Discovery, images: Annotations, outputs: ModelOutputs, decided: Decisions | None, own: bool
+    def _discover(
+        self, images: Annotations, outputs: ModelOutputs, decided: Decisions | None, own: bool, **options: Any
     ) -> Discovery:
-        """Adds the evidence and the decisions."""
+        """With the evidence and the decisions."""
+        known = images.labels if not decided else decided_labels(images, decided).labels
+
+        def consistent(chances: np.ndarray, rows: np.ndarray) -> np.ndarray:
+            return self.saved.tree.raised_beside(chances, known[rows], self.saved.categories)
 
         def complete(table: LabelTable) -> LabelTable:
             return replace(
@@ -217,6 +216,7 @@ class OpenRun:
                 decisions=decisions_about(table, images.images, images.categories, decided or {}),
             )
 
+        found = discover(outputs, images.labels, self.judge, own=own, consistent=consistent, **options)
         return replace(found, missing=complete(found.missing), doubtful=complete(found.doubtful))
 
 

@@ -48,14 +48,16 @@ class Speed:
 
 
 class ProgressBar:
-    """Shows the progress of a long job: a bar on a terminal, else a line now and then."""
+    """Shows the progress of a long job: a bar on a terminal, else a line now and then, also while no step ends."""
 
     def __init__(self, title: str, total: int, console: Console, quiet: bool = False, unit: str = ""):
         self.title, self.total, self.unit = title, total, unit  # with a unit the speed is shown: "12 images/s"
-        self.done = 0
+        self.done, self.detail = 0, ""
         self.speed = Speed()
         self.console, self.quiet = console, quiet
-        self.next_line = now() + FIRST_LINE
+        self.started = now()
+        self.next_line = self.started + FIRST_LINE
+        self.speaking, self.closed = threading.Lock(), threading.Event()
         self.bar: Progress | None = None
         if console.is_terminal and not quiet:
             columns = (
@@ -67,6 +69,8 @@ class ProgressBar:
             self.bar = Progress(*columns, console=console, transient=True)
             self.task = self.bar.add_task(title, total=total, left="")
             self.bar.start()
+        elif not quiet:
+            threading.Thread(target=self._break_silence, daemon=True, name="fewtags-progress").start()
         if not quiet:
             _bars.append(self)
 
@@ -79,12 +83,26 @@ class ProgressBar:
     def step(self, detail: str = "", by: int = 1) -> None:
         self.speed.add(self.done)
         self.done += by
+        self.detail = detail
         if self.bar is not None:
             title = f"{self.title} {detail}".strip()
             self.bar.update(self.task, advance=by, description=title, left=", ".join(filter(None, self.pace())))
-        elif not self.quiet and now() >= self.next_line:
-            self.next_line = now() + (PLAIN_SECONDS if self.speed.per_second else FIRST_LINE)
-            parts = [f"{self.title}: {self.done} of {self.total}", detail, *self.pace()]
+        elif not self.quiet:
+            self._line_if_due()
+
+    def _break_silence(self) -> None:
+        """The first step waits for a model to be loaded; others may be long."""
+        while not self.closed.wait(FIRST_LINE):
+            self._line_if_due()
+
+    def _line_if_due(self) -> None:
+        with self.speaking:
+            if now() < self.next_line or self.closed.is_set():
+                return
+            begun = bool(self.speed.seen)
+            self.next_line = now() + (FIRST_LINE if begun and not self.speed.per_second else PLAIN_SECONDS)
+            so_far = "" if begun else f"{duration(now() - self.started)} so far"
+            parts = [f"{self.title}: {self.done} of {self.total}", self.detail, *self.pace(), so_far]
             self.console.print(", ".join(filter(None, parts)), highlight=False)
 
     def pace(self) -> tuple[str, str]:
@@ -101,6 +119,8 @@ class ProgressBar:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
+        with self.speaking:
+            self.closed.set()
         if self.bar is not None:
             self.bar.stop()
         if self in _bars:

@@ -44,6 +44,18 @@ def test_no_tag_is_more_probable_than_one_that_it_implies() -> None:
     assert (raised >= random).all()
 
 
+def test_beside_known_labels_a_tag_that_is_absent_implies_nothing():
+    """Nor does one that implies an absent tag."""
+    chances = np.tile(np.float32([0.1, 0.2, 0.9, 0.3, 0.5]), (4, 1))
+    said = [{}, {("a", "gull"): -1}, {("a", "bird"): -1}, {("a", "gull"): 1}]
+    unknown = Annotations(Path(), ["a"], NAMES, np.zeros((1, 5), np.int8), np.array(["train"]), tree=BIRDS)
+    labels = np.concatenate([decided(unknown, each).labels for each in said])
+    raised = BIRDS.raised_beside(chances, labels, NAMES)
+    assert raised[:, 0].tolist() == pytest.approx([0.9, 0.3, 0.1, 1.0])
+    assert raised[:, 1].tolist() == pytest.approx([0.9, 0.3, 0.2, 1.0])
+    assert (raised[:, 2:] == chances[:, 2:]).all()
+
+
 def test_at_least_a_bird_if_no_species_is_sure() -> None:
     thresholds = np.array([0.5, 0.5, 0.5, 0.5, 0.5])
     unsure = np.array([0.8, 0.7, 0.4, 0.4, 0.1])

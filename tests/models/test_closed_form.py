@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import fewtags.models.closed_form_start as module
 from fewtags.contract import Batch
-from fewtags.errors import UserError
+from fewtags.errors import DataError, UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.metrics import mean_average_precision
 from fewtags.models.closed_form import ClosedFormHead
@@ -37,6 +37,25 @@ def world():
 def batches(world, size=64):
     maps, _, labels = world
     return [Batch(maps[rows], labels[rows], rows) for rows in torch.arange(len(maps)).split(size)]
+
+
+def test_features_are_gathered_in_the_order_of_the_images_and_not_copied(world):
+    """Batches come in any order; images that cannot be read are in none of them."""
+    maps, _, labels = world
+    for left_out in (0, 7):
+        seen, order = module.FeatureAccumulator(CATEGORIES, DIM, NUM), torch.randperm(NUM)[left_out:]
+        for rows in order.split(50):
+            seen.add(Batch(maps[rows], labels[rows], rows))
+        _, features, of, index = seen.everything()
+        assert torch.equal(index, order.sort().values)
+        assert torch.equal(features, maps[index].mean((2, 3)))
+        assert torch.equal(of, labels[index])
+        assert (features.data_ptr() == seen.features.data_ptr()) is (left_out == 0)
+
+
+def test_without_any_image_that_can_be_read_there_is_nothing_to_fit():
+    with pytest.raises(DataError, match="None of the training images could be read"):
+        module.FeatureAccumulator(CATEGORIES, DIM, NUM).everything()
 
 
 def started(world, **settings):

@@ -6,9 +6,7 @@ import re
 import subprocess
 import sys
 
-import pytest
 import torch
-from packaging.version import Version
 
 from conftest import PROJECT
 
@@ -20,7 +18,6 @@ PREDICT = (
 )
 
 
-@pytest.mark.skipif(Version(torch.__version__) < Version("2.8"), reason="torch 2.7 itself imports sympy")
 def test_a_run_tags_a_photo_without_the_compiler(trained, patches):
     """In a process of its own: importing it takes longer than importing torch."""
     arguments = ["predict", str(trained), str(patches.path(0)), "--quiet"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,9 +14,13 @@ from fewtags.presence.answers import (
     OFFSET,
     OWN_OFFSET,
     SLOPE,
+    TAIL,
+    TAIL_AT,
     USUAL_DOUBT,
+    USUAL_TAIL,
     Answers,
     Correction,
+    Shift,
     log1mexp,
 )
 from fewtags.presence.observation import Observation
@@ -23,19 +29,23 @@ HABITS = torch.tensor([-4.0, 0.0, 2.5])
 SAME = torch.zeros(3)  # habits
 
 
-def answered(number, offset=1.0, slope=0.1, num_categories=3, seed=0):
+def shift(offset, slope=0.0, tail=0.0):
+    return Shift(torch.tensor(offset).double(), torch.tensor(slope).double(), torch.tensor(tail).double())
+
+
+def answered(number, offset=1.0, slope=0.1, tail=USUAL_TAIL, num_categories=3, seed=0):
     """Log-odds of unknown labels, their categories, and answers whose truth is corrected by these."""
     generator = torch.Generator().manual_seed(seed)
     odds = 2 * torch.randn(number, generator=generator) - 2
     category = torch.randint(0, num_categories, (number,), generator=generator)
-    chance = (odds + offset + slope * (odds - CENTRE)).sigmoid()
+    chance = (odds + offset + slope * (odds - CENTRE) + tail * (odds - TAIL_AT).clamp(min=0)).sigmoid()
     return odds, category, torch.rand(number, generator=generator) < chance
 
 
 @pytest.mark.parametrize("clarity", [0.0, 0.2])
 def test_a_correction_of_nothing_changes_nothing(clarity):
     odds = torch.linspace(-12, 8, 41)[:, None].expand(-1, 3)
-    answers = Answers(Observation(HABITS, clarity), torch.zeros(3), torch.zeros(()))
+    answers = Answers(Observation(HABITS, clarity), Shift.nothing(3))
     torch.testing.assert_close(answers.present(odds), odds, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(answers.present(odds).sigmoid(), odds.sigmoid(), rtol=1e-5, atol=1e-5)
     assert torch.equal(answers.if_unknown(odds), answers.observation.if_unknown(odds))
@@ -44,18 +54,21 @@ def test_a_correction_of_nothing_changes_nothing(clarity):
 def test_presence_is_known_or_unknown_and_present():
     """P = s + (1 - s) q, with s = P(known) by the labels, and q as the answers have it."""
     odds = torch.linspace(-8, 5, 27).double()[:, None].expand(-1, 3)
-    answers = Answers(Observation(HABITS.double(), 0.1), torch.tensor([0.5, -1.0, 0.0]).double(), torch.tensor(0.2))
+    answers = Answers(Observation(HABITS.double(), 0.1), shift([0.5, -1.0, 0.0], 0.2, -0.4))
     s = odds.sigmoid() * answers.observation.known(odds)
     q = answers.if_unknown(odds).sigmoid()
     torch.testing.assert_close(answers.present(odds).sigmoid(), s + (1 - s) * q)
     torch.testing.assert_close(answers.present(odds[:, 1], 1), answers.present(odds)[:, 1])
-    before = answers.observation.if_unknown(odds)
-    torch.testing.assert_close(answers.if_unknown(odds)[:, 1], before[:, 1] - 1 + 0.2 * (before[:, 1] - CENTRE))
+    before = answers.observation.if_unknown(odds)[:, 1]
+    for place, by_labels in enumerate(before.tolist()):
+        tail = 0.4 * (by_labels - TAIL_AT) if by_labels > TAIL_AT else 0.0
+        expected = by_labels - 1 + 0.2 * (by_labels - CENTRE) - tail
+        assert float(answers.if_unknown(odds)[place, 1]) == pytest.approx(expected)
 
 
 def test_certain_labels_stay_finite():
     odds = torch.tensor([-200.0, -40.0, 40.0, 200.0])[:, None].expand(-1, 3)
-    answers = Answers(Observation(HABITS, 0.2), torch.full((3,), 3.0), torch.tensor(0.3))
+    answers = Answers(Observation(HABITS, 0.2), shift([3.0] * 3, 0.3, -0.9))
     assert answers.present(odds).isfinite().all()
     assert log1mexp(torch.tensor([0.0, -1e-30, -1e30])).isfinite().all()
 
@@ -74,18 +87,34 @@ def test_many_answers_find_what_is_true():
     off = []
     for number in (0, 40, 20_000):
         correction = Correction.of(*answered(number, **truth), SAME)
-        off.append(float((correction.offset - truth["offset"]).abs().mean()))
+        off.append(float((correction.shift.offset - truth["offset"]).abs().mean()))
     assert off[0] == 1.5
     assert off[2] < 0.1 < off[1] < off[0]
-    assert float(correction.slope) == pytest.approx(-0.2, abs=0.05)
+    assert float(correction.shift.slope) == pytest.approx(-0.2, abs=0.05)
 
 
 def test_the_answers_of_one_category_say_less_about_the_others():
     odds, category, present = answered(300, offset=2.0)
     mine = category == 0
-    offset = Correction.of(odds[mine], category[mine], present[mine], SAME).offset
+    offset = Correction.of(odds[mine], category[mine], present[mine], SAME).shift.offset
     assert 0 < float(offset[1]) == pytest.approx(float(offset[2]))
     assert float(offset[0]) > float(offset[1]) + 0.3
+
+
+def test_answers_about_the_surest_say_little_about_the_rest():
+    """Labels that are sure (log-odds of 4 to 8) and right nine times of ten: the surest are less sure, and the unsure
+    nearly as likely as before."""
+    odds, category = torch.linspace(4, 8, 400), torch.arange(400) % 3
+    corrected = Correction.of(odds, category, torch.arange(400) % 10 > 0, SAME).shift
+    assert float(corrected(torch.tensor([[6.0] * 3])).mean()) == pytest.approx(math.log(9), abs=0.3)
+    unsure = torch.zeros(1, 3)
+    assert float((corrected(unsure) - unsure).abs().max()) < 0.5
+
+
+def test_a_label_that_looks_surer_is_never_less_likely():
+    odds = torch.linspace(2, 12, 2000)
+    corrected = Correction.of(odds, torch.arange(2000) % 3, odds < 6, SAME).shift  # a deceptive look
+    assert (corrected(odds[:, None].expand(-1, 3)).diff(dim=0) > 0).all()
 
 
 def test_the_correction_is_at_the_top_of_its_posterior():
@@ -93,12 +122,14 @@ def test_the_correction_is_at_the_top_of_its_posterior():
     of less the second."""
     odds, category, present = answered(80)
     correction = Correction.of(odds, category, present, HABITS)
-    prior = torch.tensor([0, 0, USUAL_DOUBT, 0, 0, 0], dtype=torch.float64)
-    spread = torch.tensor([OFFSET, SLOPE, DOUBT, *[OWN_OFFSET] * 3], dtype=torch.float64)
+    prior = torch.tensor([0, 0, USUAL_TAIL, USUAL_DOUBT, 0, 0, 0], dtype=torch.float64)
+    spread = torch.tensor([OFFSET, SLOPE, TAIL, DOUBT, *[OWN_OFFSET] * 3], dtype=torch.float64)
     habits = (HABITS - HABITS.mean()).double()
 
     def posterior(at):
-        logits = odds.double() + at[0] + at[1] * (odds.double() - CENTRE) + at[2] * habits[category] + at[3:][category]
+        said = odds.double()
+        shared = at[0] + at[1] * (said - CENTRE) + at[2] * F.relu(said - TAIL_AT) + at[3] * habits[category]
+        logits = said + shared + at[4:][category]
         likelihood = -F.binary_cross_entropy_with_logits(logits, present.double(), reduction="sum")
         return likelihood - ((at - prior) / spread).square().sum() / 2
 
@@ -110,16 +141,16 @@ def test_the_correction_is_at_the_top_of_its_posterior():
 
 
 def spread_of_draws(correction):
-    offsets, slopes = zip(*correction.draws(1000), strict=True)
-    return torch.stack(offsets).std(0), float(torch.stack(slopes).std())
+    offset, slope, tail = (torch.stack(part).std(0) for part in zip(*correction.draws(1000), strict=True))
+    return offset, float(slope), float(tail)
 
 
 def test_without_answers_draws_have_the_spread_of_the_prior():
     nothing = torch.zeros(0)
-    offset, slope = spread_of_draws(Correction.of(nothing, nothing.long(), nothing, SAME))
+    offset, slope, tail = spread_of_draws(Correction.of(nothing, nothing.long(), nothing, SAME))
     torch.testing.assert_close(offset, torch.full((3,), (OFFSET**2 + OWN_OFFSET**2) ** 0.5), rtol=0.08, atol=0)
-    assert slope == pytest.approx(SLOPE, rel=0.08)
-    wider, _ = spread_of_draws(Correction.of(nothing, nothing.long(), nothing, SAME, uncertain=2.0))
+    assert (slope, tail) == pytest.approx((SLOPE, TAIL), rel=0.08)
+    wider, *_ = spread_of_draws(Correction.of(nothing, nothing.long(), nothing, SAME, uncertain=2.0))
     torch.testing.assert_close(wider, torch.full((3,), (4 + OFFSET**2 + OWN_OFFSET**2) ** 0.5), rtol=0.08, atol=0)
 
 
@@ -133,7 +164,7 @@ def test_answers_that_are_all_the_same_stay_finite(present):
     odds, category, _ = answered(500)
     correction = Correction.of(odds, category, torch.full((500,), present), SAME)
     assert correction.mean.isfinite().all()
-    assert bool((correction.offset > 0).all()) is present
+    assert bool((correction.shift.offset > 0).all()) is present
 
 
 def answers_about_habits(are_real, number=1500, num_categories=30):
@@ -148,6 +179,6 @@ def answers_about_habits(are_real, number=1500, num_categories=30):
 
 def test_answers_tell_habits_from_looks():
     """`doubt` is 0 where taggers differ in habits, and 1 where only scores do; answers about some tags tell."""
-    real, apparent = (float(answers_about_habits(are_real).mean[2]) for are_real in (True, False))
+    real, apparent = (float(answers_about_habits(are_real).mean[3]) for are_real in (True, False))
     assert real == pytest.approx(0.0, abs=0.3)
     assert apparent == pytest.approx(1.0, abs=0.3)

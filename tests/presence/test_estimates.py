@@ -8,7 +8,7 @@ import torch
 
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.metrics import average_precision, f1_scores
-from fewtags.presence.answers import Correction
+from fewtags.presence.answers import Correction, Shift
 from fewtags.presence.estimates import Judged, _Ranking, estimate, judge_scores, log_odds
 from fewtags.presence.observation import Observation
 from fewtags.presence.summary import NOT_AUDITED, estimate_lines
@@ -111,10 +111,11 @@ def test_a_sample_of_images_stands_for_all():
 
 def test_the_unknown_are_less_likely_present_than_all():
     judged = Judged(torch.zeros(5, 2), torch.zeros(5, 2), Observation.coin(torch.tensor([0.0, 0.5]), 2))
-    torch.testing.assert_close(judged.hidden()[0], torch.tensor([0.5, 1 / 3]), rtol=1e-4, atol=1e-4)
-    moved = judged.hidden(torch.tensor([1.0, 0.0]), torch.tensor(0.0))
+    before = judged.hidden(Shift.nothing(2))
+    torch.testing.assert_close(before[0], torch.tensor([0.5, 1 / 3]), rtol=1e-4, atol=1e-4)
+    moved = judged.hidden(Shift.nothing(2)._replace(offset=torch.tensor([1.0, 0.0])))
     assert moved[0, 0] > 0.6
-    assert torch.equal(moved[:, 1], judged.hidden()[:, 1])
+    assert torch.equal(moved[:, 1], before[:, 1])
 
 
 def test_a_category_without_known_positives_has_no_numbers():

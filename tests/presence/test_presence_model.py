@@ -39,6 +39,18 @@ def with_names(knowledge, seed=0, **options):
     return features, truth, labels, names.log_softmax(1)
 
 
+@pytest.mark.parametrize("refine", [False, True])
+def test_the_memory_of_the_features_can_be_used_again(refine):
+    """They take most of it; with `refine` they are looked at twice."""
+    features, _, labels = some_images(400, 5, 16)
+    mine, sums = features.clone(), ImageSums.of(features, labels)
+    before = fit_presence(Presence(5, 16), sums, features, labels, refine=refine)
+    after = fit_presence(Presence(5, 16), sums, mine, labels, refine=refine, overwrite=True)
+    assert torch.equal(before.left_out(), after.left_out())
+    assert (after.images.rotated.data_ptr() == mine.data_ptr()) is not refine
+    assert before.images.rotated.data_ptr() != features.data_ptr()
+
+
 @pytest.mark.parametrize("known", [0.3, 0.8])
 def test_probabilities_of_new_images_are_calibrated(known):
     features, _, labels = some_images(3000, 8, 24, known=known, strength=0.7)
@@ -59,6 +71,19 @@ def test_the_known_proportion_of_a_coin_is_found(known):
     found = known_proportion_of(fitted.model, fitted.left_out())
     share = (labels == PRESENT).sum() / truth.sum()
     assert float(found.mean()) == pytest.approx(float(share), rel=0.2)
+
+
+def test_a_handful_of_labels_does_not_make_every_tag_common():
+    """20 images, 20 tags: two labels of one tag and one of another are known. The others are not as common as the first
+    is, of which two were seen: that made every tag likely in every image."""
+    features, _, labels = some_images(20, 20, 24)
+    labels[:] = UNKNOWN
+    labels[[2, 9, 5], [4, 4, 11]] = PRESENT
+    fitted = fit(features, labels)
+    expected = fitted.model.answers.present(fitted.left_out()).sigmoid().sum(0)
+    others = [c for c in range(20) if c not in (4, 11)]
+    assert float(expected[others].max()) < 0.25 * float(expected[4])
+    assert float(expected[others].max()) <= float(expected[11]) + 1e-3
 
 
 def test_left_out_log_odds_are_as_good_as_those_of_new_images():

@@ -22,6 +22,7 @@ from fewtags.presence.regression import (
     rank_edges,
     rank_places,
     share_of,
+    share_of_others,
 )
 
 
@@ -117,6 +118,23 @@ def test_a_category_of_which_nothing_is_said_is_what_all_share():
     theta = fit_categories(cases, shared)
     torch.testing.assert_close(theta[2], shared.mean)
     assert ((theta - shared.mean).abs().amax(1) > 0.01).tolist() == [True, True, False, True]
+
+
+def test_categories_with_a_label_at_most_are_as_rare_as_their_labels_say():
+    """As many of them are expected to be known as are, and half a label: counted one by one."""
+    evidence, _, labels = made(0.3, num_images=200, num_categories=12)
+    labels[:] = 0
+    labels[[3, 50], [1, 7]] = PRESENT
+    cases, shared = all_cases(evidence, labels), Shared(torch.tensor([1.0, 2.0, -1.0]).double(), 0.4, 0.1, 0.0)
+    others = share_of_others(cases, shared)
+    assert torch.equal(others.mean[1:], shared.mean[1:])
+    expected = 0.0
+    for one in evidence.flatten().double():
+        odds = bent(others.mean[0] + others.mean[1] * one)
+        expected += float(odds.sigmoid() * (others.mean[2] + 0.1 * odds).sigmoid())
+    assert expected == pytest.approx(2.5, rel=1e-4)
+    labels[:100] = PRESENT  # more than those that share could have: not more frequent than they are
+    assert float(share_of_others(all_cases(evidence, labels), shared).mean[0]) == pytest.approx(1.0)
 
 
 def test_without_any_known_label_all_share_the_prior():

@@ -159,8 +159,9 @@ def test_questions_as_a_file_and_back(tmp_path):
 
 def test_the_command(partly_tagged, tmp_path, cli):
     run, file = Path(shutil.copytree(partly_tagged, tmp_path / "run")), tmp_path / "questions.csv"
-    answer = cli("audit", str(run), "--questions", "5", "--csv", str(file), "--quiet")
+    answer = cli("audit", str(run), "--questions", "5", "--csv", str(file))
     assert answer.code == 0, answer.err
+    assert answer.err.startswith(f"Opening {run} for an audit.\n")
     lines = file.read_text().splitlines()
     file.write_text("\n".join([lines[0], *(line + "no" for line in lines[1:])]) + "\n")
     answer = cli("audit", str(run), "--answers", str(file), "--quiet")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from starlette.testclient import TestClient
 
 from fewtags.review.guard import Address
 from fewtags.review.pictures import Pictures
-from fewtags.review.server import make_app
-from fewtags.review.session import ReviewSession
+from fewtags.review.server import Background, make_app
+from fewtags.review.session import LiveQueue, ReviewSession
 from fewtags.review.store import DecisionStore, decisions_file
 
 TOKEN = "a-long-random-token"
@@ -255,6 +256,41 @@ def test_the_background_makes_all_thumbnails(served, tmp_path):
     pictures = Pictures(annotations, tmp_path / "all")
     pictures._make_all()
     assert len(list((tmp_path / "all").rglob("*.jpg"))) == 39
+
+
+def test_the_background_waits_until_nobody_waits_for_an_answer(tmp_path, monkeypatch):
+    annotations, _ = made_data(4, root=tmp_path / "photos")
+    save_pictures(annotations)
+    monkeypatch.setattr("fewtags.review.pictures.IDLE", 0.01)
+    pictures = Pictures(annotations, tmp_path / "all")
+    with pictures.answering():
+        pictures.start()
+        time.sleep(0.1)
+        assert pictures.made == 0
+    wait_until = time.monotonic() + 20
+    while pictures.made < 4 and time.monotonic() < wait_until:
+        time.sleep(0.01)
+    pictures.stop()
+    assert pictures.made == 4
+
+
+def test_every_request_is_answered_before_the_background_goes_on(served, monkeypatch):
+    seen = []
+    monkeypatch.setattr(LiveQueue, "follow", lambda self, number: seen.append(of.pictures._idle()) or self.queue)
+    client = served()
+    of = next(cell for cell in all_layers(client.app) if isinstance(cell, Background))
+    of.pictures._last_request = -1e9
+    assert of.pictures._idle()
+    window(client)
+    assert seen == [False]
+
+
+def all_layers(app):
+    """The middleware that a request goes through."""
+    layer = app.middleware_stack or app.build_middleware_stack()
+    while layer is not None:
+        yield layer
+        layer = getattr(layer, "app", None)
 
 
 # --- who may ask ---

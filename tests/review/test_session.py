@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from made_review import made_data
 
+from fewtags.data.tag_tree import TagTree
 from fewtags.engine.judge import Judge
 from fewtags.errors import UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
@@ -303,3 +306,26 @@ def test_evidence_is_the_nearest_known_positives(session):
     cosine = (session.features[known] @ session.features[row]).numpy()
     assert [other for other, _ in near] == known[np.argsort(-cosine)[:3]].tolist()
     assert near[0][1] == pytest.approx(cosine.max(), abs=1e-6)
+
+
+# --- trees of tags ---
+
+
+@pytest.mark.parametrize(
+    "implied",
+    [{"cat": ("dog", "sea"), "dog": ("sea",)}, {"cat": ("dog",), "dog": ("cat",)}],
+    ids=["a tree", "tags that imply each other"],
+)
+def test_counts_before_decisions_follow_the_tree(implied, monkeypatch):
+    annotations, features = made_data()
+    tree = TagTree(implied)
+    annotations = replace(annotations, tree=tree, labels=tree.closed(annotations.labels, annotations.categories))
+    session = ReviewSession(annotations, features, DecisionStore(None))
+    computed, own = [], session.ranker.own_chances
+    monkeypatch.setattr(session.ranker, "own_chances", lambda column, of: computed.append(column) or own(column, of))
+    before = dict(session.ranker.before_decisions())
+    if "sea" in implied["cat"]:
+        assert sorted(computed) == [0, 1, 2]  # each once
+    for column in range(3):
+        np.testing.assert_array_equal(before[column].missing, session.ranker.chances(column).missing)
+    assert (before[1].missing >= before[0].missing)[session.given[:, 0] == UNKNOWN].all()

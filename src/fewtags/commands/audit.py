@@ -13,6 +13,7 @@ from fewtags.data.csv_cells import protected, unprotected
 from fewtags.errors import UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.presence.audit import WAVE
+from fewtags.progress import working
 from fewtags.review.audit import QUEUE, Asked, Audit, State
 from fewtags.review.opening import open_review
 from fewtags.review.session import Answer
@@ -37,7 +38,10 @@ def audit(
     ask: Callable[[str], str] = input,
 ) -> Iterator[str]:
     """Lines to print, as they come: with terminal questions, or questions written to or read from a CSV file."""
-    opened = open_review(run, reviewer=reviewer or user_name(), quiet=quiet)
+    if not quiet:
+        print(f"Opening {run} for an audit.", file=sys.stderr, flush=True)
+    with working("Opening the run", quiet=quiet):
+        opened = open_review(run, reviewer=reviewer or user_name(), quiet=quiet)
     most = questions if questions is not None else WAVE if until is None else MOST
     session = Audit(opened.session, min(most, WAVE) if csv_file is None else most)
     try:

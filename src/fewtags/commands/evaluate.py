@@ -18,7 +18,7 @@ from fewtags.errors import DataError, QualityTooLow, UserError, did_you_mean
 from fewtags.labels import ABSENT, PRESENT, SPLITS
 from fewtags.metrics import Scores
 from fewtags.presence.summary import estimate_lines
-from fewtags.progress import progress_bar
+from fewtags.progress import progress_bar, working
 from fewtags.wording import plural
 
 
@@ -56,13 +56,12 @@ def evaluate_saved(
 
     `data` is other data; `moved_to` is where the run's own data is now.
     """
-    model = open_model(run)
-    warnings = []
-    if data is None:
-        part, changed = own_part(run, split, moved_to, tags)
-        warnings += changed
-    else:
-        part = other_part(model.categories, data, tags, format, options, split)
+    with working("Opening the model and its data"):
+        model = open_model(run)
+        if data is None:
+            part, warnings = own_part(run, split, moved_to, tags)
+        else:
+            part, warnings = other_part(model.categories, data, tags, format, options, split), []
     warnings += [] if part.complete else [f"Warning: {part.partial_warning('measured')}"]
     with progress_bar("Evaluating", len(part), unit="images") as bar:
         files = (part.path(row) for row in range(len(part)))

@@ -69,7 +69,8 @@ def write_predictions(
         total = sum(1 for _ in iter_images(images, skipped))
     if not total:
         raise no_images()
-    model = open_model(run)
+    with working("Opening the model", quiet=quiet):
+        model = open_model(run)
     thresholds = model.thresholds if threshold is None else np.full(len(model.categories), threshold)
     basis = ""
     if precision is not None or recall is not None:

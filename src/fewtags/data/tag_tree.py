@@ -58,11 +58,14 @@ class TagTree:
         return raised
 
     def raised_beside(self, chances: np.ndarray, labels: np.ndarray, categories: Sequence[str]) -> np.ndarray:
-        """[..., C] likewise, of images of which some `labels` are known: these count as they are."""
-        if not self.implied:
+        """[N, C] likewise, of images of which some `labels` are known: by these, not by their chances."""
+        pairs = self._pairs(categories)
+        if not pairs:
             return chances
-        raised = self.raised(np.where(labels == UNKNOWN, chances, labels == PRESENT).astype(chances.dtype), categories)
-        return np.where(labels == UNKNOWN, raised, chances)
+        raised, implying = chances.copy(), np.where(labels == UNKNOWN, chances, labels == PRESENT).astype(chances.dtype)
+        for tag, others in pairs:
+            raised[:, others] = np.maximum(raised[:, others], implying[:, [tag]])
+        return raised
 
     def above(self, categories: Sequence[str]) -> dict[int, list[int]]:
         """Of every column that implies others, which."""

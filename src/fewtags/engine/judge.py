@@ -96,12 +96,13 @@ class Judge:
         fitted = fit_presence(
             model,
             sums,
-            unit_features(kept),
+            _at_once(unit_features, kept, dim),
             torch.from_numpy(labels[kept]),
             names=None if names is None else names[kept],
             named=named,
             known_proportion=known_proportion,
             groups=None if groups is None else torch.from_numpy(groups[kept]),
+            overwrite=True,
         )
         odds = np.zeros(labels.shape, dtype=np.float32)
         odds[kept] = fitted.left_out().numpy()
@@ -202,6 +203,15 @@ class Judge:
 
 def _chunks(rows: np.ndarray) -> Iterator[np.ndarray]:
     return (rows[first : first + ROWS_AT_ONCE] for first in range(0, len(rows), ROWS_AT_ONCE))
+
+
+def _at_once(unit_features: Callable[[np.ndarray], Tensor], rows: np.ndarray, dim: int) -> Tensor:
+    """[M, D] read part by part: what is made on the way, in half precision and not of unit length, is not small."""
+    features, first = torch.empty(len(rows), dim), 0
+    for some in _chunks(rows):
+        features[first : first + len(some)] = unit_features(some)
+        first += len(some)
+    return features
 
 
 def name_scores(head: Head | None, outputs: ModelOutputs) -> Tensor | None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from fewtags.config import RunConfig
 from fewtags.data.annotations import Annotations
+from fewtags.data.decisions import decided
 from fewtags.data.prepare import RunData
 from fewtags.engine.judge import Judge
 from fewtags.engine.kept_judge import KeptJudge
@@ -95,18 +96,16 @@ class OwnPhotos:
     """What is said of a run's own photos, whose labels the model has learned from."""
 
     judge: Judge
-    labels: np.ndarray  # [N, C] as given and decided
+    labels: np.ndarray  # [N, C] as given and decided, with what follows from that
     rows: dict[str, int]  # by resolved path
 
     @classmethod
     def of(cls, own: OwnImages, judge: Judge, decisions: Decisions) -> OwnPhotos:
         own.take(judge, decisions)
-        labels = own.annotations.labels.copy()
-        for row, column, label in own.located(decisions):
-            if label != UNKNOWN:
-                labels[row, column] = label
-        paths = {str(own.annotations.path(row).resolve()): row for row in range(len(own.annotations))}
-        return cls(judge, labels, paths)
+        annotations = own.annotations
+        sure = {label: value for label, value in decisions.items() if value != UNKNOWN}
+        paths = {str(annotations.path(row).resolve()): row for row in range(len(annotations))}
+        return cls(judge, decided(annotations, sure).labels, paths)
 
     def probabilities(self, path: Path) -> np.ndarray | None:
         """[C]: known labels as they are, unknown ones judged without having been learned from; None if the photo is

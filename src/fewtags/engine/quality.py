@@ -14,7 +14,7 @@ import torch
 
 from fewtags import distributed
 from fewtags.data.prepare import RunData
-from fewtags.engine.kept_judge import kept_bursts
+from fewtags.engine.kept_judge import kept_bursts, kept_inputs
 from fewtags.engine.own_images import OwnImages
 from fewtags.engine.predictions import Predictions
 from fewtags.engine.run import Run, has_labels
@@ -40,8 +40,9 @@ def estimate_run(run: Run, saved: SavedModel) -> dict[str, Any] | None:
     if distributed.world_size() == 1:
         own, device = OwnImages.of(run.data), str(run.device)
         outputs, judge = own.judge(lambda: saved, run.config, run=run.folder, device=device, quiet=run.log.quiet)
-        if outputs.key:  # many images: the first review would have to wait for it
+        if outputs.key:  # many images: the first review, and the one after the first decisions, would have to wait
             kept_bursts(outputs, run.folder)
+            kept_inputs(outputs, run.folder, judge.model)
         judged, correction = judge.judged(), judge.learn([], [], [])
     elif run.judged is not None and run.data.given is None:
         judged, correction = run.judged, no_answers(run.judged)

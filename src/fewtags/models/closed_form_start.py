@@ -21,13 +21,14 @@ from fewtags.presence.bursts import SAME_MOMENT, burst_leaders
 from fewtags.presence.estimates import Judged
 from fewtags.presence.fitting import Fitted, fit_presence, fit_windows, known_proportion_of
 from fewtags.presence.observation import Observation
-from fewtags.presence.ridge import Basis, ImageSums, unit_length
+from fewtags.presence.ridge import Basis, ImageSums, slices, unit_length
 from fewtags.presence.windows import ENTRIES, best_left_out, overlapping_by_half, unit_windows
 
 if TYPE_CHECKING:
     from fewtags.models.closed_form import ClosedFormHead
 
 KEEP = 2**28  # values: the pooled features kept for the regression (1 GB)
+IMAGES_AT_ONCE = 8192
 WINDOW_ROWS = 30_000  # windows used to compute the directions of the whitening
 
 
@@ -40,17 +41,18 @@ def start_closed_form(head: ClosedFormHead, batches: Iterable[Batch], num_images
         seen.add(batch)
     sums, features, labels, index = seen.everything()
     head.feature_norm.copy_(seen.mean_norm())
-    names = head.name_scores(unit_length(features).to(head.feature_norm))
+    names = _name_scores(head, features)
     fitted = fit_presence(
         model,
         sums,
         features,
         labels,
-        names=None if names is None else names.cpu(),
+        names=names,
         named=None if head.names is None else head.names.known,
         known_proportion=config.known_proportion,
         refine=config.refine,
         groups=_units(head, features, index),
+        overwrite=True,
     )
     if config.windows and seen.has_windows:
         fitted, index = _look_at_windows(head, fitted, batches, index)
@@ -65,6 +67,18 @@ def start_closed_form(head: ClosedFormHead, batches: Iterable[Batch], num_images
         judged_images=index,
         facts=_facts(head, judged, names, labels),
     )
+
+
+def _name_scores(head: ClosedFormHead, features: Tensor) -> Tensor | None:
+    """[N, C] of features [N, D]; None without names."""
+    if head.names is None:
+        return None
+    scores = torch.empty(len(features), head.num_categories)
+    for rows in slices(len(features), IMAGES_AT_ONCE):
+        found = head.name_scores(unit_length(features[rows]).to(head.feature_norm))
+        assert found is not None
+        scores[rows] = found.cpu()
+    return scores
 
 
 def _units(head: ClosedFormHead, features: Tensor, index: Tensor) -> Tensor | None:
@@ -110,7 +124,7 @@ def _facts(head: ClosedFormHead, judged: Judged, name_scores: Tensor | None, lab
     labels, names = judged.labels, head.names
     doubtful: list[int] = []
     if names is not None and name_scores is not None:
-        doubtful = least_agreeing(name_scores.cpu(), labels_named.cpu(), names.known.cpu())
+        doubtful = least_agreeing(name_scores, labels_named, names.known.cpu())
     known, share = (labels == PRESENT).sum(0), None
     if known.any():
         share = float(known.sum() / (known.sum() + judged.missing().sum()))
@@ -150,17 +164,21 @@ class FeatureAccumulator:
         self.kept = draws < KEEP / in_channels / max(num_images, 1)
         self.draws = draws
         self.has_windows = False  # more than one in an image
-        self.features: list[Tensor] = []
-        self.labels: list[Tensor] = []
-        self.index: list[Tensor] = []
+        # Rows of the images that are kept, in their order and each at its place: to sort them would take their memory
+        # twice more.
+        self.place = self.kept.cumsum(0) - 1  # [N]
+        number = int(self.kept.sum())
+        self.features = torch.empty(number, in_channels)
+        self.labels = torch.zeros(number, num_categories, dtype=torch.int8)
+        self.seen = torch.zeros(number, dtype=torch.bool)
 
     def add(self, batch: Batch) -> None:
         pooled, labels, index = batch.images.float().mean((2, 3)).cpu(), batch.labels.cpu(), batch.index.cpu()
         self.sums.add(pooled, labels)
         self.norms += pooled.norm(dim=1).sum()
         kept = self.kept[index]
-        for held, rows in ((self.features, pooled), (self.labels, labels), (self.index, index)):
-            held.append(rows[kept])
+        place = self.place[index[kept]]
+        self.features[place], self.labels[place], self.seen[place] = pooled[kept], labels[kept], True
         if self.window is not None:
             self._add_windows(batch.images.float(), self.window, labels, index)
 
@@ -174,12 +192,16 @@ class FeatureAccumulator:
 
     def everything(self) -> tuple[ImageSums, Tensor, Tensor, Tensor]:
         """Sums, features, labels and index of all processes; rows in the original order, however distributed."""
-        if not self.index:
+        index, features, labels = self.kept.nonzero()[:, 0], self.features, self.labels
+        if not self.seen.all():  # unreadable images, and those of other processes
+            index, features, labels = index[self.seen], features[self.seen], labels[self.seen]
+        if distributed.world_size() > 1:
+            index, features, labels = (distributed.gather_rows(part) for part in (index, features, labels))
+            order = index.argsort()
+            index, features, labels = index[order], features[order], labels[order]
+        if not len(index):
             raise DataError("None of the training images could be read.")
-        index = distributed.gather_rows(torch.cat(self.index))
-        order = index.argsort()
-        features, labels = (distributed.gather_rows(torch.cat(part))[order] for part in (self.features, self.labels))
-        return across_ranks(self.sums), features, labels, index[order]
+        return across_ranks(self.sums), features, labels, index
 
     def mean_norm(self) -> Tensor:
         """Mean length of the pooled features."""

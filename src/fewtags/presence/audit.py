@@ -21,10 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fewtags.labels import PRESENT, UNKNOWN
-from fewtags.presence.answers import OFFSET, OWN_OFFSET, Correction
+from fewtags.presence.answers import OFFSET, OWN_OFFSET, Correction, Shift
 from fewtags.presence.estimates import DRAWS, Interval, Judged
 
 WAVE = 50  # questions
@@ -182,10 +181,10 @@ class Running:
 def by_model(judged: Judged, correction: Correction) -> Running:
     """As `estimates.estimate` says it, but fast enough to be said after every answer."""
     few = judged.sample()
-    number = few.stand_for * _expected(few, correction.offset, correction.slope)
+    number = few.stand_for * _expected(few, correction.shift)
     fewer = few.sample(_ENTRIES)
-    scale = number / max(_expected(fewer, correction.offset, correction.slope), 1e-9)
-    draws = np.array([scale * _expected(fewer, *drawn) for drawn in correction.draws(DRAWS)])
+    scale = number / max(_expected(fewer, correction.shift), 1e-9)
+    draws = np.array([scale * _expected(fewer, drawn) for drawn in correction.draws(DRAWS)])
     given = few.stand_for * float((few.labels == PRESENT).sum())
     return Running(_around(number, draws), _around(given / max(given + number, 1e-9), given / (given + draws + 1e-9)))
 
@@ -195,8 +194,8 @@ def _around(value: float, draws: np.ndarray) -> Interval:
     return Interval(value, min(low, value), max(high, value))
 
 
-def _expected(judged: Judged, offset: Tensor, slope: Tensor) -> float:
-    hidden = judged.hidden(offset, slope)
+def _expected(judged: Judged, shift: Shift) -> float:
+    hidden = judged.hidden(shift)
     return float(torch.where(judged.labels == UNKNOWN, hidden, 0.0).sum(dtype=torch.float64))
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fewtags.labels import PRESENT, UNKNOWN
-from fewtags.presence.answers import Answers, Correction
+from fewtags.presence.answers import Answers, Correction, Shift
 from fewtags.presence.observation import Observation, bent
 from fewtags.presence.regression import USUAL_SLOPE, Cases, Prior, fit_categories, share_of
 from fewtags.presence.summary import assumption
@@ -56,13 +56,9 @@ class Judged:
         number = self.num_images or len(self.labels)
         return Judged(self.odds[rows], self.labels[rows], self.observation, self.uncertain, number)
 
-    def hidden(self, offset: Tensor | None = None, slope: Tensor | None = None) -> Tensor:
+    def hidden(self, shift: Shift) -> Tensor:
         """[M, C] P(present | unknown), corrected by answers."""
-        habit = self.observation.habit
-        answers = Answers(
-            self.observation, habit * 0 if offset is None else offset, habit.new_zeros(()) if slope is None else slope
-        )
-        return answers.if_unknown(self.odds).sigmoid()
+        return Answers(self.observation, shift).if_unknown(self.odds).sigmoid()
 
     def missing(self) -> Tensor:
         """[C] how many of the M are expected to have the tag unknown, by the labels alone."""
@@ -140,8 +136,8 @@ def estimate(
     few = judged if scores is not None else judged.sample()
     by = few.odds.sigmoid().numpy() if scores is None else scores
     ranking = _Ranking(by, few.labels.numpy(), np.asarray(thresholds, dtype=float), few.stand_for)
-    value = ranking.numbers(few.hidden(correction.offset, correction.slope).numpy())
-    draws = np.stack([ranking.numbers(few.hidden(*drawn).numpy()) for drawn in correction.draws(DRAWS)])
+    value = ranking.numbers(few.hidden(correction.shift).numpy())
+    draws = np.stack([ranking.numbers(few.hidden(drawn).numpy()) for drawn in correction.draws(DRAWS)])
     low, high = np.quantile(draws, [0.025, 0.975], axis=0) if len(draws) else (value, value)
     table = np.stack([value, np.minimum(low, value), np.maximum(high, value)], axis=1)
     shared, per_category = table[: len(SHARED)], table[len(SHARED) :].reshape(len(PER_CATEGORY), -1, 3)

@@ -25,6 +25,7 @@ from fewtags.presence.regression import (
     Prior,
     fit_categories,
     share_of,
+    share_of_others,
 )
 from fewtags.presence.ridge import ImageSums, Ridge, members, slices, unit_length
 from fewtags.presence.thresholds import expected_f1_thresholds
@@ -134,12 +135,14 @@ def fit_presence(
     known_proportion: float | None = None,
     refine: bool = False,
     groups: Tensor | None = None,
+    overwrite: bool = False,
 ) -> Fitted:
     """To `features` [N, D] with `labels`, which may be some of those that made `sums`.
 
     `names` [N, C] are name scores of the images, for the categories that are `named` [C]. With `refine` it is
     fitted a second time, with unknown labels counting as positives by their probability. With `groups` [N], labels
-    are judged without all images of the same number.
+    are judged without all images of the same number. With `overwrite` the memory of the features is used for what is
+    made of them, unless they are needed again.
     """
     has_labels = bool((labels == PRESENT).any())
     if names is None and not has_labels:
@@ -153,7 +156,8 @@ def fit_presence(
         buffer.zero_()
     ridge = _take_ridge(model, sums)
     _keep_sample(model, ridge, features, int(sums.count))
-    images = Images(ridge, ridge.basis.rotate(features), labels, (labels == PRESENT).float(), standard)
+    rotated = ridge.basis.rotate(features, overwrite=overwrite and not refine)
+    images = Images(ridge, rotated, labels, (labels == PRESENT).float(), standard)
     images = images.leaving_out(groups)
     if not has_labels:
         assert names is not None
@@ -203,11 +207,16 @@ def regress(model: Presence, images: Images, slopes: list[float], known_proporti
     prior = Prior.of(slopes, float(known.sum()) / len(labels), labels.shape[1], known_proportion)
     rows = sample_rows(len(labels))
     # Without its only known positive nothing is known of a category.
-    few = (known >= min(2, int(known.max()))).nonzero()[:, 0]
-    few = few[:: max(len(few) // SHARED_BY, 1)][:SHARED_BY]
-    shared = share_of(images.cases(few, rows), prior, given=known_proportion is not None)
-    parts = slices(labels.shape[1], max(2**19 // max(len(rows), 1), 1))
-    theta = torch.cat([fit_categories(images.cases(torch.arange(p.start, p.stop), rows), shared) for p in parts])
+    enough = known >= min(2, int(known.max()))
+    several, others = enough.nonzero()[:, 0], (~enough).nonzero()[:, 0]
+    shared = share_of(images.cases(_some(several), rows), prior, given=known_proportion is not None)
+    kinds = [(several, shared)]
+    if len(others):
+        kinds.append((others, share_of_others(images.cases(_some(others), rows), shared)))
+    theta = torch.empty(labels.shape[1], len(shared.mean), dtype=torch.float64)
+    for categories, usual in kinds:
+        for part in categories.split(max(2**19 // max(len(rows), 1), 1)):
+            theta[part] = fit_categories(images.cases(part, rows), usual)
     _set(model, theta.float(), shared.clarity, shared.uncertain)
     if images.best_window is not None:
         model.window_slope.copy_(theta[:, 2].float().clamp(min=0))
@@ -216,6 +225,11 @@ def regress(model: Presence, images: Images, slopes: list[float], known_proporti
         model.slope.copy_(slope)
         model.name_weight.copy_(theta[:, 2].float() / slope)
     return _with_thresholds(Fitted(model, replace(images, name_weight=model.name_weight.cpu().clone())))
+
+
+def _some(categories: Tensor) -> Tensor:
+    """As many as are enough to tell what they share, evenly over all."""
+    return categories[:: max(len(categories) // SHARED_BY, 1)][:SHARED_BY]
 
 
 def _set(model: Presence, theta: Tensor, clarity: float, uncertain: float) -> None:

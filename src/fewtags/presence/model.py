@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fewtags.presence.answers import Answers, Correction
+from fewtags.presence.answers import Answers, Correction, Shift
 from fewtags.presence.decisions import DIRECTIONS, Lesson
 from fewtags.presence.observation import BEND, Observation, bent
 from fewtags.presence.ridge import unit_length
@@ -42,6 +42,7 @@ class Presence(nn.Module):
     uncertain: Tensor
     answer_offset: Tensor
     answer_slope: Tensor
+    answer_tail: Tensor
     thresholds: Tensor
     lesson_weights: Tensor
     lesson_bias: Tensor
@@ -66,6 +67,7 @@ class Presence(nn.Module):
         self.register_buffer("uncertain", torch.zeros(()))  # see `regression.Shared`
         self.register_buffer("answer_offset", each.clone())  # see `answers`
         self.register_buffer("answer_slope", torch.zeros(()))
+        self.register_buffer("answer_tail", torch.zeros(()))
         self.register_buffer("thresholds", each + 0.5)
         self.register_buffer("lesson_weights", torch.zeros(num_categories, feature_dim))  # of unit-length features, see
         self.register_buffer("lesson_bias", each.clone())  # `decisions`; and what they are learned with:
@@ -115,7 +117,8 @@ class Presence(nn.Module):
 
     @property
     def answers(self) -> Answers:
-        return Answers(Observation(self.habit, self.clarity), self.answer_offset, self.answer_slope)
+        shift = Shift(self.answer_offset, self.answer_slope, self.answer_tail)
+        return Answers(Observation(self.habit, self.clarity), shift)
 
     # --- what answers and decisions change ---
 
@@ -124,8 +127,8 @@ class Presence(nn.Module):
         observation = Observation(self.habit.cpu(), self.clarity.cpu())
         before = observation.if_unknown(odds, category)
         correction = Correction.of(before, category, present, self.habit, float(self.uncertain))
-        self.answer_offset.copy_(correction.offset)
-        self.answer_slope.copy_(correction.slope)
+        for buffer, value in zip(self.answers.shift, correction.shift, strict=True):
+            buffer.copy_(value)
         return correction
 
     def inputs(self, unit_features: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ the labels, and the weighted mean is used.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
@@ -147,6 +147,21 @@ def share_of(cases: Cases, prior: Prior, *, given: bool = False) -> Shared:
     level = fit.shared[:, -1]
     uncertain = float((chance * (level - mean[-1]).square()).sum().sqrt())
     return Shared(mean, float((chance * spread.log()).sum().exp()), float((chance * clarity).sum()), uncertain)
+
+
+def share_of_others(cases: Cases, shared: Shared) -> Shared:
+    """For categories that had no part in what is shared, since at most one label of each is known: they are rarer. With
+    their intercept as many labels are expected to be known as are, and half a label more, or none could be present."""
+    number = cases.counts.sum(-1)
+    wanted = float(cases.counts[..., 0].sum()) + 0.5
+    evidence = cases.evidence @ shared.mean[1:-1]  # [R, C]
+    low, high = -30.0, float(shared.mean[0])
+    for _ in range(40):
+        middle = (low + high) / 2
+        odds = bent(middle + evidence)
+        known = odds.sigmoid() * (shared.mean[-1] + shared.clarity * odds).sigmoid()
+        low, high = (middle, high) if float((number * known).sum()) < wanted else (low, middle)
+    return replace(shared, mean=torch.cat([shared.mean.new_tensor([high]), shared.mean[1:]]))
 
 
 def fit_categories(cases: Cases, shared: Shared) -> Tensor:

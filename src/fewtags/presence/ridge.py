@@ -114,9 +114,9 @@ class Basis:
         values, vectors = torch.linalg.eigh((covariance / scale[:, None] / scale).float())
         return cls(mean.float(), scale.float(), vectors, values.clamp(min=0))
 
-    def rotate(self, features: Tensor) -> Tensor:
-        """[N, D] features in the eigenbasis."""
-        rotated = self.vectors.new_empty(len(features), len(self.vectors))  # torch.cat would need the memory twice
+    def rotate(self, features: Tensor, *, overwrite: bool = False) -> Tensor:
+        """[N, D] features in the eigenbasis, in a memory of their own or in that of the features."""
+        rotated = features if overwrite else self.vectors.new_empty(len(features), len(self.vectors))
         for rows in slices(len(features), _IMAGES_AT_ONCE):
             rotated[rows] = ((unit_length(features[rows]) - self.mean) / self.scale) @ self.vectors
         return rotated
@@ -177,8 +177,10 @@ class Ridge:
 
         PRESS: with h the image's leverage, the regression without it predicts (fit - h y) / (1 - h).
         """
-        fit = rotated @ self.directions[categories].T
-        scores = self._press(fit, rotated.square() @ self.gain[categories].T, weights, categories)
+        fit, own = rotated @ self.directions[categories].T, weights.new_empty(len(rotated), weights.shape[1])
+        for some in slices(len(rotated), _IMAGES_AT_ONCE):
+            own[some] = rotated[some].square() @ self.gain[categories].T
+        scores = self._press(fit, own, weights, categories)
         if groups is not None:
             for rows in members(groups):
                 scores[rows] = self._without_group(rotated[rows], fit[rows], weights[rows], categories)

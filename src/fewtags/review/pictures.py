@@ -11,7 +11,8 @@ import io
 import os
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from PIL import Image
@@ -35,7 +36,7 @@ class Pictures:
         self.annotations, self.folder = annotations, folder
         self._root = annotations.root.resolve()
         self._hashes: dict[int, tuple[tuple[int, int], str]] = {}
-        self._last_request = 0.0
+        self._requests, self._last_request = 0, 0.0  # those that are being answered; when one was
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.made = 0  # progress of the background thread
@@ -54,12 +55,10 @@ class Pictures:
 
     def thumbnail(self, row: int) -> bytes:
         """A JPEG; created if it does not exist yet."""
-        self._last_request = time.monotonic()
         return self._thumbnail(row)
 
     def large(self, row: int, side: int = LARGE) -> bytes:
         """A JPEG, large enough to inspect."""
-        self._last_request = time.monotonic()
         return as_jpeg(_fit(self.path(row), side))
 
     def opened(self, row: int) -> Image.Image:
@@ -94,8 +93,21 @@ class Pictures:
 
     # --- in the background ---
 
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """While a request is answered, and shortly after it, nothing is made in the background."""
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests, self._last_request = self._requests - 1, time.monotonic()
+
+    def _idle(self) -> bool:
+        return not self._requests and time.monotonic() - self._last_request >= IDLE
+
     def start(self) -> None:
         """Make all thumbnails, one by one, while the server is idle."""
+        self._last_request = time.monotonic()  # the page is about to ask
         self._thread = threading.Thread(target=self._make_all, name="thumbnails", daemon=True)
         self._thread.start()
 
@@ -106,7 +118,7 @@ class Pictures:
 
     def _make_all(self) -> None:
         for row in range(len(self.annotations)):
-            while time.monotonic() - self._last_request < IDLE and not self._stop.is_set():
+            while not self._idle() and not self._stop.is_set():
                 time.sleep(IDLE / 10)
             if self._stop.is_set():
                 return

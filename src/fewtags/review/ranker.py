@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fewtags.engine.judge import Judge
-from fewtags.labels import PRESENT, UNKNOWN
+from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.presence.answers import Answers, Correction
 from fewtags.presence.decisions import Lesson
 from fewtags.presence.estimates import Interval
@@ -112,13 +112,19 @@ class Ranker:
         return found
 
     def before_decisions(self) -> Iterator[tuple[int, Chances]]:
-        """Of every tag of the run, by the given labels alone."""
+        """Of every tag of the run, by the given labels alone; a tag comes after those that imply it."""
         highest: dict[int, np.ndarray] = {}  # of all that implies a tag
-        for column, others in self._above.items():
-            mine = self._unless_known(column, self.own_chances(column, None).missing)
-            highest |= {other: np.maximum(mine, highest.get(other, 0)) for other in others}
-        for column in range(len(self.state.annotations.categories)):
-            yield column, _raised(self.own_chances(column, None), highest.get(column))
+        columns = range(len(self.state.annotations.categories))
+        for column in sorted(columns, key=lambda column: -len(self._above.get(column, ()))):
+            chances, others = self.own_chances(column, None), self._above.get(column, [])
+            if others:
+                mine = self._unless_known(column, chances.missing)
+                highest |= {other: np.maximum(mine, highest.get(other, 0)) for other in others}
+            for other in others:
+                if column in self._above.get(other, ()):  # they imply each other, so neither comes after the other
+                    mine = self._unless_known(other, self.own_chances(other, None).missing)
+                    chances = _raised(chances, mine)
+            yield column, _raised(chances, highest.pop(column, None))
 
     def _of_own(self, column: int) -> Chances:
         """No tag is more probable than one that it implies."""
@@ -129,8 +135,10 @@ class Ranker:
         return chances
 
     def _unless_known(self, column: int, missing: np.ndarray) -> np.ndarray:
-        labels = self.state.labels[:, column]
-        return np.where(labels == UNKNOWN, missing, labels == PRESENT).astype(np.float32)
+        """[N] chances of a tag that implies others, as decided; else none, where one of the others is absent."""
+        mine = self.state.labels[:, column]
+        denied = (self.state.labels[:, self._above[column]] == ABSENT).any(1) & ~self.state.is_decided(column)
+        return np.where((mine == UNKNOWN) & ~denied, missing, (mine == PRESENT) & ~denied).astype(np.float32)
 
     def own_chances(self, column: int, lesson: Lesson | None) -> Chances:
         base = torch.from_numpy(self.judge.odds[:, column])
@@ -145,12 +153,14 @@ class Ranker:
         chance = self._own_chance(row, column)
         if self.state.given[row, column] != UNKNOWN:
             return chance
-        labels = self.state.labels[row]
-        implying = (
-            self._own_chance(row, below) if labels[below] == UNKNOWN else float(labels[below] == PRESENT)
-            for below in self._below.get(column, ())
-        )  # fmt: skip
-        return max(chance, *implying, 0.0)
+        return max(chance, *(self._implying(row, below) for below in self._below.get(column, ())), 0.0)
+
+    def _implying(self, row: int, column: int) -> float:
+        """As `_unless_known`."""
+        labels, decided = self.state.labels[row], row in self.state.decided[column]
+        if not decided and (labels[self._above[column]] == ABSENT).any():
+            return 0.0
+        return self._own_chance(row, column) if labels[column] == UNKNOWN else float(labels[column] == PRESENT)
 
     def _own_chance(self, row: int, column: int) -> float:
         base, lesson = torch.tensor(float(self.judge.odds[row, column])), self.lesson(column)
@@ -234,8 +244,8 @@ class Ranker:
         more = torch.zeros(()) if lesson is None else lesson(self.inputs[torch.from_numpy(rows)])
         observation = self.model.answers.observation
         numbers = [
-            float((Answers(observation, offset, slope).if_unknown(base, column) + more).sigmoid().sum())
-            for offset, slope in self.correction.draws(_DRAWS)
+            float((Answers(observation, shift).if_unknown(base, column) + more).sigmoid().sum())
+            for shift in self.correction.draws(_DRAWS)
         ]
         low, high = np.quantile(numbers, [0.025, 0.975]) if len(rows) else (0.0, 0.0)
         return Interval(value, min(float(low), value), max(float(high), value))

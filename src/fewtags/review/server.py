@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fewtags.data.images import BadImage
 from fewtags.errors import UserError
@@ -48,8 +49,20 @@ def make_app(
     def get_page() -> Response:
         return FileResponse(STATIC / "index.html", media_type="text/html; charset=utf-8")
 
+    app.add_middleware(Background, pictures=pictures)
     app.add_middleware(Guard, address=address, token=token, read_only=read_only)
     return app
+
+
+class Background:
+    """Middleware by which thumbnails that nobody has asked for wait until nobody waits for an answer."""
+
+    def __init__(self, app: ASGIApp, *, pictures: Pictures):
+        self.app, self.pictures = app, pictures
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.pictures.answering():
+            await self.app(scope, receive, send)
 
 
 def add_error_handlers(app: FastAPI, session: ReviewSession) -> None:
