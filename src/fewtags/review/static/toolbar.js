@@ -108,7 +108,7 @@ export class Toolbar extends EventTarget {
     const own = threshold === null ? "" : ` Its own threshold is ${probability(threshold)}, promising ${percent(promised)} right.`;
     this.forecast.replaceChildren(
       h("span", {}, `The next ${answers} answers find about `, h("strong", {}, `${Math.round(found)} more`), `; still missing ${aboutMissing(missing)}.${own}`),
-      enough ? h("strong", { class: "enough", title: "by the model's 95 % interval; measured, 9 of 10 such sentences were right" }, " ✓ Enough: at most a tenth is missing") : "",
+      enough ? h("strong", { class: "enough", title: "by the upper end of the 95 % interval of what is missing" }, " ✓ Enough: at most a tenth is missing") : "",
     );
   }
 
