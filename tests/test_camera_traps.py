@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -180,6 +182,19 @@ def test_detections_are_labels_of_three_states(detected):
     assert [finding.kind for finding in annotations.findings] == ["unreadable image"]
 
 
+@pytest.mark.parametrize("first", ["info", "detection_categories", "images"])
+def test_results_are_recognised_whatever_comes_first(detected, first):
+    """MegaDetector itself writes the images first, and more than a look at the beginning of the file."""
+    content = json.loads((detected / "md.json").read_text())
+    content["images"] += [{"file": f"other/{n}.jpg", "failure": "Failure image access"} for n in range(200)]
+    content = {first: content.pop(first), **content}
+    (detected / "md.json").write_text(json.dumps(content, indent=1))
+    for source in (detected, detected / "md.json"):
+        annotations = read_annotations(source)
+        assert "MegaDetector's results" in annotations.notes[0]
+        assert tags_of(annotations)["0"] == {"animal", "fox"}
+
+
 def test_blank_images_are_left_out(cli: Cli, detected):
     (detected / "tags.csv").write_text(
         "image,tags\n" + "".join(f"{n}.jpg,{'fox' if n % 2 else 'elk'}\n" for n in range(8))
@@ -205,6 +220,26 @@ def test_training_on_crops(cli: Cli, detected, tmp_path):
     with Image.open(crops / "7.jpg") as picture:
         assert picture.size == (200, 100)  # not searched, so whole
     assert cli("predict", tmp_path / "run", crops, "-q").code == 0
+
+
+def test_crops_are_each_image_s_own_and_follow_it(detected, tmp_path):
+    """Also of images that differ in their ending only, or are elsewhere; a crop is made again if its image changed."""
+    crops, outside = detected / "crops", tmp_path / "outside"
+    outside.mkdir()
+    Image.new("RGB", (200, 100), "blue").save(detected / "0.png")
+    Image.new("RGB", (60, 100), "white").save(outside / "0.jpg")
+    (detected / "tags.csv").write_text("image,tags\n0.jpg,fox\n0.png,elk\n../outside/0.jpg,elk\n")
+    options = {"detections": str(detected / "md.json"), "crops": str(crops), "allow_outside": True}
+
+    def sizes() -> dict[str, tuple[int, int]]:
+        annotations = read_annotations(detected / "tags.csv", **options)
+        return {name: Image.open(annotations.root / name).size for name in annotations.images}
+
+    assert sizes() == {"0.jpg": (110, 70), "0.png.jpg": (200, 100), "outside/0.jpg": (60, 100)}
+    assert all((crops / name).is_file() for name in sizes())
+    Image.new("RGB", (400, 200), "green").save(detected / "0.jpg")
+    os.utime(detected / "0.jpg", (time.time() + 5, time.time() + 5))
+    assert sizes()["0.jpg"] == (220, 140)
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"detection_categories": {"1": "a"}, "images": 3}', "{"])

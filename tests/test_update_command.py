@@ -162,6 +162,50 @@ def test_a_method_that_trains_is_not_trained_by_the_way(cli, archive, tmp_path):
     assert "Nothing has changed" in cli("update", tmp_path / "trained", archive.photos).out
 
 
+@pytest.mark.parametrize("left", ["an empty folder", "nothing"])
+def test_a_disk_that_is_not_mounted_is_no_archive_without_photos(archive, left):
+    """Or a night without the disk would forget what was learned, and tag everything as new when it is back."""
+    archive.update(*XMP)
+    result = (archive.run / "result.json").read_bytes()
+    archive.photos.rename(archive.folder / "away")
+    if left == "an empty folder":
+        archive.photos.mkdir()
+    answer = archive.cli("update", archive.run, archive.photos, *XMP, "-q")
+    assert answer.code == 3
+    assert "Is its disk mounted?" in answer.err
+    if left == "an empty folder":
+        archive.photos.rmdir()
+    (archive.folder / "away").rename(archive.photos)
+    assert "Nothing has changed" in archive.update(*XMP).out
+    assert (archive.run / "result.json").read_bytes() == result
+    assert not list(archive.photos.glob("*.xmp"))
+
+
+def test_a_folder_for_new_photos_may_be_empty(archive, tmp_path):
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    shutil.copy(archive.patches.path(40), inbox / "40.png")
+    assert "1 new photo in" in archive.cli("update", archive.run, inbox, *XMP).out
+    for file in inbox.iterdir():
+        file.unlink()
+    answer = archive.cli("update", archive.run, inbox, *XMP)
+    assert (answer.code, answer.err.count("disk")) == (0, 0)
+    assert "1 removed photo in" in answer.out
+
+
+def test_an_update_that_failed_does_not_say_what_the_next_one_sees(archive):
+    """Here the label file is damaged while there is a new photo, and is mended when there are two."""
+    archive.update(*XMP)
+    archive.add(40)
+    tags = archive.tags.read_text()
+    archive.tags.write_text("")
+    assert archive.cli("update", archive.run, archive.photos, *XMP, "-q").code != 0
+    archive.tags.write_text(tags)
+    archive.add(41)
+    assert "2 new photos in" in archive.update(*XMP).out
+    assert sorted(file.name for file in archive.photos.glob("*.xmp")) == ["40.png.xmp", "41.png.xmp"]
+
+
 # Of 31 files that are put in place: the plan, the refitted run, its files in RUN, tags, and what was seen.
 KILLS = (1, 2, 4, 17, 20, 22, 26, 28, 29, 30, 31)
 

@@ -36,7 +36,7 @@ def review(
         raise MissingExtra("The review page", "review")
     if not quiet:
         print(f"Opening {run} for review.", file=sys.stderr, flush=True)
-    with nothing_to_collect():
+    with nothing_to_collect(), working("Opening the review", quiet=quiet):
         import uvicorn
 
         from fewtags.review.guard import Address
@@ -45,8 +45,7 @@ def review(
 
         listening = listen(host, port)
         address = Address(host, listening.getsockname()[1])
-        with working("Opening the review", quiet=quiet):
-            opened = open_review(run, reviewer=reviewer or user_name(), read_only=read_only, quiet=quiet)
+        opened = open_review(run, reviewer=reviewer or user_name(), read_only=read_only, quiet=quiet)
     token = secrets.token_urlsafe(24)
     app = make_app(
         opened.session,

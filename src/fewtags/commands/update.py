@@ -4,13 +4,15 @@
     RUN/update/plan.json    what an update has to do; removed when it is done
     RUN/update/next/        the refitted run, until its files replace those of RUN
 
-Killed at any moment, the next update goes on with the plan. A refit is installed before the first tag is written, and
-seen.npz is written last, so nothing is done by half and nothing is forgotten.
+Killed at any moment, the next update goes on with the plan; with a new one, if nothing was done by the old one yet. A
+refit is installed before the first tag is written, and seen.npz is written last, so nothing is done by half and nothing
+is forgotten.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from fewtags.atomic import remove_leftovers, write_json
 from fewtags.data.folder_scan import Changes, Snapshot, changes_between, look
 from fewtags.data.image_files import is_half_of_a_pair, is_image, stems_of_pictures
-from fewtags.errors import UserError
+from fewtags.errors import DataError, UserError
 from fewtags.locks import only_process_in
 from fewtags.progress import working
 from fewtags.wording import plural
@@ -70,7 +72,9 @@ def update(run: Path, photos: Sequence[Path], tagging: Tagging, *, quiet: bool =
         state = State(run)
         if state.is_current(photos, tagging):
             return Updated([f"Nothing has changed in {places(photos)} since the last update of {run}."], [])
-    must_be_finished(run)
+    with working(f"Opening {run}", quiet=quiet):
+        must_be_finished(run)
+        state.must_be_there(photos)
     with only_process_in(run, "fewtags update"), working(f"Updating {run}", quiet=quiet):
         remove_leftovers(state.folder, older_than=0)  # of an update that was killed: there is no other one now
         plan, now = state.plan(photos, besides(run, tagging))
@@ -123,13 +127,33 @@ class State:
             return False
         return look(filter(exists, watched), besides=besides(self.run, tagging)) == snapshot
 
+    def must_be_there(self, photos: Sequence[Path]) -> None:
+        """A folder without any photo that had those of the run is a disk that is not mounted: to take them for removed
+        would forget all that was learned from them, and tag them all as new when they are back."""
+        for place in photos:
+            if not place.exists():
+                raise DataError(f"{place} does not exist. Is its disk mounted?")
+        empty = [place for place in photos if not has_photos(place)]
+        if empty and any(is_below(path, absolute(empty)) for path in self.own_photos()):
+            raise DataError(
+                f"{places(empty)} has no photos any more, and {self.run} was trained on some in it. Is its disk "
+                "mounted? Nothing was changed."
+            )
+
+    def own_photos(self) -> set[str]:
+        """That the run was trained on."""
+        from fewtags.engine.record import load_labels
+
+        root = self.root()
+        return {str(Path(root, image).absolute()) for image in load_labels(self.run).images}
+
     def plan(self, photos: Sequence[Path], besides: Sequence[Path]) -> tuple[Plan, Snapshot]:
         """The plan of an update that was interrupted, or a new one."""
         kept = Snapshot.load(self.folder / "planned.npz")
         file = self.folder / "plan.json"
         if file.is_file() and kept is not None:
             plan = Plan(**json.loads(file.read_text(encoding="utf-8")))
-            if plan.photos == absolute(photos):
+            if plan.photos == absolute(photos) and (plan.learned is not None or (self.next / "result.json").is_file()):
                 return plan, kept[0]
         file.unlink(missing_ok=True)
         now = look(filter(exists, [*photos, *self.watched()]), besides=besides)
@@ -148,10 +172,7 @@ class State:
 
     def _as_trained(self, now: Snapshot) -> Snapshot:
         """Before the first update: the images that the run was trained on are not new."""
-        from fewtags.engine.record import load_labels
-
-        root, stamps = self.root(), now.stamp_of()
-        known = {str(Path(root, image).absolute()) for image in load_labels(self.run).images}
+        known, stamps = self.own_photos(), now.stamp_of()
         return Snapshot.of({path: stamp for path, stamp in stamps.items() if path in known or not is_image(path)})
 
     def root(self) -> Path:
@@ -192,6 +213,10 @@ def absolute(photos: Sequence[Path]) -> list[str]:
 
 def exists(place: str | Path) -> bool:
     return Path(place).exists()
+
+
+def has_photos(place: Path) -> bool:
+    return place.is_file() or any(is_image(name) for _, _, names in os.walk(place) for name in names)
 
 
 def is_below(path: str, roots: Sequence[str]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from fewtags.data.aliases import fold
 from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.formats.locate import NoImagesError, locate
+from fewtags.data.formats.megadetector import is_results_file
 from fewtags.data.formats.options import ReadOptions
 from fewtags.data.formats.rows import Row, counts, label_rows, merge
 from fewtags.data.formats.text import load_json, read_head, whole_number
@@ -38,7 +39,8 @@ def detects_coco(path: Path) -> bool:
         return bool(instance_files(path))
     head = read_head(path) if path.suffix.lower() == ".json" else ""
     mine = any(f'"{key}"' in head for key in ("info", "images", "annotations", "categories"))
-    return head.startswith("{") and mine and not any(f'"{key}"' in head for key in ("samples", "classes"))
+    others = is_results_file(path) or any(f'"{key}"' in head for key in ("samples", "classes"))
+    return head.startswith("{") and mine and not others
 
 
 def instance_files(folder: Path) -> list[Path]:

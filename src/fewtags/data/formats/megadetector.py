@@ -9,7 +9,7 @@ category. With any other labels (`-o detections=md.json`): images without detect
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
+from fewtags.atomic import atomic_write
 from fewtags.data.annotations import Annotations, Finding
 from fewtags.data.formats.locate import image_roots, locate
 from fewtags.data.formats.options import LabelFileOptions, ReadOptions
@@ -57,8 +58,10 @@ class Detections:
 
 
 def is_results_file(file: Path) -> bool:
+    """MegaDetector writes the images first, other programs what they are about."""
     head = read_head(file, 4096) if file.suffix.lower() == ".json" else ""
-    return '"detection_categories"' in head or ('"format_version"' in head and '"detector"' in head)
+    images = head.startswith("{") and '"file"' in head and ('"detections"' in head or '"failure"' in head)
+    return images or '"detection_categories"' in head or ('"format_version"' in head and '"detector"' in head)
 
 
 def results_files(path: Path) -> list[Path]:
@@ -172,17 +175,20 @@ def with_detections(annotations: Annotations, options: ReadOptions) -> Annotatio
     taken = replace(annotations.take(np.array(kept)), notes=[*annotations.notes, *notes])
     if options.crops is None:
         return taken
-    return cropped(taken, options.crops, lambda row: sure.get(of_row[kept[row]] or "", []))
+    return cropped(taken, options.crops, lambda row: sure.get(of_row[kept[row]] or "", []), found.file)
 
 
-def cropped(annotations: Annotations, folder: Path, boxes: Callable[[int], list[Detection]]) -> Annotations:
-    """The same labels for pictures of the surest detection of each image, made in `folder`, where they stay."""
+def cropped(
+    annotations: Annotations, folder: Path, boxes: Callable[[int], list[Detection]], results: Path
+) -> Annotations:
+    """The same labels for pictures of the surest detection of each image, made in `folder`, where they stay until the
+    image or the `results` are newer."""
     names = []
     for row, image in enumerate(annotations.images):
-        name = Path(image).with_suffix(".jpg").as_posix()
+        name = crop_name(image)
         place, found = folder / name, boxes(row)
         names.append(name)
-        if place.is_file():
+        if is_newer(place, [annotations.path(row), results]):
             continue
         try:
             picture = open_image(annotations.path(row))
@@ -192,9 +198,22 @@ def cropped(annotations: Annotations, folder: Path, boxes: Callable[[int], list[
         if found:
             picture = picture.crop(pixels_of(max(found, key=lambda d: d.confidence).box, picture.size))
         place.parent.mkdir(parents=True, exist_ok=True)
-        picture.save(place, quality=95)
+        with atomic_write(place) as temporary:
+            picture.save(temporary, "JPEG", quality=95)
     note = f"Every image is its surest detection; the pictures are in {folder}."
     return replace(annotations, root=folder, images=names, notes=[*annotations.notes, note])
+
+
+def crop_name(image: str) -> str:
+    """a.png is another image than a.jpg; and a crop is in its folder, wherever the image is."""
+    path = Path(image)
+    inside = "/".join(part for part in path.parts if part not in ("..", path.anchor))
+    return inside if path.suffix.lower() in (".jpg", ".jpeg") else f"{inside}.jpg"
+
+
+def is_newer(made: Path, sources: Iterable[Path]) -> bool:
+    times = [file.stat().st_mtime for file in sources if file.is_file()]
+    return made.is_file() and made.stat().st_mtime >= max(times, default=0.0)
 
 
 def pixels_of(box: Box, size: tuple[int, int]) -> tuple[int, int, int, int]:
