@@ -237,11 +237,25 @@ def of(rows: Sequence[dict[str, str]], **wanted: str) -> list[dict[str, str]]:
     return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
 
 
+def of_all_methods(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Rows of the tags and draws that every method was measured on to the end: only those can be compared."""
+    ended = {tuple(row[key] for key in KEYS) for row in rows if row["answers"] == str(ANSWERS[-1])}
+    shared = {
+        (data, start, category, seed)
+        for data, _, start, category, seed in ended
+        if all((data, method, start, category, seed) in ended for method in METHODS)
+    }
+    return [row for row in rows if (row["data"], row["start"], row["category"], row["seed"]) in shared]
+
+
 def tables(rows: list[dict[str, str]]) -> str:
-    lines = []
+    lines, rows = [], of_all_methods(rows)
     for data, start in product(dict.fromkeys(row["data"] for row in rows), STARTS):
         some = of(rows, data=data, start=start)
-        lines += [f"\n**{data}, {start}**: found / test AP after so many answers\n"]
+        if not some:
+            continue
+        draws = len({(row["category"], row["seed"]) for row in some})
+        lines += [f"\n**{data}, {start}**: found / test AP after so many answers, mean of {draws} draws\n"]
         lines += ["| | " + " | ".join(map(str, ANSWERS)) + " |", "|---" * (len(ANSWERS) + 1) + "|"]
         for method in METHODS:
             cells = [of(some, method=method, answers=str(number)) for number in ANSWERS]

@@ -250,6 +250,21 @@ def test_a_file_that_is_something_else_is_one_sentence(cli: Cli, detected, conte
     assert (answer.code != 0, answer.err.count("\n")) == (True, 1)
 
 
+def test_events_are_looked_up_not_searched_for(tmp_path):
+    """Large packages have tens of thousands of events, most of them observed as a whole."""
+    number = 20_000
+    media = [f"m{n},d1,2020-03-01T00:00:00Z,{n}.jpg,s{n}" for n in range(number)]
+    (tmp_path / "media.csv").write_text("\n".join(["mediaID,deploymentID,timestamp,filePath,sequenceID", *media]))
+    seen = [f"o{n},d1,,s{n},animal,Vulpes vulpes" for n in range(number)]
+    head = "observationID,deploymentID,mediaID,sequenceID,observationType,scientificName"
+    (tmp_path / "observations.csv").write_text("\n".join([head, *seen]))
+    Image.new("RGB", (8, 8)).save(tmp_path / "7.jpg")
+    began = time.process_time()
+    annotations = read_annotations(tmp_path)
+    assert tags_of(annotations) == {"7": {"animal", "Vulpes vulpes"}}  # an event of one media file
+    assert time.process_time() - began < 3  # processor seconds; twice that if every event is searched for
+
+
 # --- groups ---
 
 

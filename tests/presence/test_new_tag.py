@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fewtags.presence.new_tag import LEAST, MOST, NEXT, Archive, name_prior
+from fewtags.presence import new_tag
+from fewtags.presence.new_tag import LEAST, MOST, NEXT, TAIL, Archive, Curve, _hopeful, _quantiles, name_prior
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,37 @@ def test_it_is_enough_when_hardly_any_is_missing(archive, made):
     assert left <= 0.1 * truth.sum()
 
 
+def test_what_is_missing_is_told_by_the_answers_next_to_it(archive, made):
+    """And it is not known exactly even where the curve is: a chance is no certainty."""
+    truth = made[1]
+    _, learned = review(archive, truth, [int(np.flatnonzero(truth)[0])], TAIL + 100)
+    low = learned.left_out.argsort()[:TAIL]
+    scores = learned.scores(archive.features)
+    alone = Curve.of(learned.left_out[low], torch.from_numpy(learned.present)[low], _quantiles(scores))
+    assert torch.equal(learned.tail.weight, alone.weight)
+    assert not torch.equal(learned.tail.weight, learned.curve.weight)
+    sure = Curve(0.0, 1.0, torch.tensor([[0.0, 1.0]]), torch.ones(1))
+    number = sure.expected(torch.full((100,), -2.0))
+    chance = number.value / 100
+    assert number.high - number.low == pytest.approx(2 * 1.96 * (100 * chance * (1 - chance)) ** 0.5, rel=0.05)
+
+
+def test_refused_ones_count_less_than_given_ones(archive, made, monkeypatch):
+    """They were asked about because they looked likely, and few are like them."""
+    truth, rows = made[1], np.arange(200)
+    refused = torch.from_numpy(rows[~truth[rows]])
+    half = archive.learn(rows, truth[rows]).scores(archive.features)[refused].mean()
+    monkeypatch.setattr(new_tag, "REFUSED", 1.0)
+    assert archive.learn(rows, truth[rows]).scores(archive.features)[refused].mean() < half
+
+
+def test_look_alikes_are_not_asked_about_one_after_the_other():
+    scores = torch.tensor([1.0, 0.9, 0.8])
+    covariance = torch.tensor([[2.0, 1.99, 0.0], [1.99, 2.0, 0.0], [0.0, 0.0, 2.0]])
+    assert _hopeful(scores, covariance) == [0, 2, 1]
+    assert _hopeful(scores, 2 * torch.eye(3)) == [0, 1, 2]
+
+
 def test_examples_say_how_a_tag_looks_and_not_how_often_it_is_there(archive, made):
     """Five chosen positives are no evidence that everything of their score is present."""
     truth = made[1]
@@ -108,5 +140,5 @@ def test_uncertain_ones_come_before_equally_likely_known_ones(archive, made):
     plain = open_rows[np.argsort(-learned.scores(archive.features).numpy()[open_rows], kind="stable")]
     assert sorted(order) == sorted(plain)
     assert order[:10].tolist() != plain[:10].tolist()
-    deviation = archive.deviation(np.array([plain[0], rows[0]]), rows)
-    assert deviation[0] > deviation[1]  # what was answered is known better
+    covariance = archive.covariance(np.array([plain[0], rows[0]]), rows)
+    assert covariance[0, 0] > covariance[1, 1]  # what was answered is known better

@@ -44,6 +44,17 @@ def test_a_tag_from_one_example_is_ranked_and_learned(session):
     assert 10 <= told.next_found <= 50
 
 
+def test_a_new_tag_has_one_threshold_and_perhaps_none(session):
+    session.add_tag("harbour", examples=[int(np.flatnonzero(TRUTH[:, 2])[0])])
+    for row in session.queue(View("harbour", stacks=False)).order[:60]:
+        say(session, row, PRESENT if TRUTH[row, 2] else ABSENT, "harbour")
+    assert session.threshold("harbour") == session.forecast("harbour").threshold.probability != session.threshold("sea")
+    session.add_tag("noise", examples=[0])
+    say(session, np.arange(1, 40), ABSENT, "noise")
+    assert session.threshold("noise") is None  # nowhere are nine of ten expected to be right
+    assert session.forecast("noise").threshold.probability > 1
+
+
 def test_it_is_there_when_the_review_is_opened_again(open_session):
     first = open_session()
     first.add_tag("harbour", examples=[3, 4])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,13 @@ def picture(page: Page, name: str) -> None:
         page.screenshot(path=Path(folder) / f"{name}.png")
 
 
+def thresholds(page: Page) -> list[str]:
+    """All that the page says, once the panel has its details."""
+    page.wait_for_selector(".chance-box")
+    told = page.locator(".forecast").inner_text() + page.locator(".chance-box").inner_text()
+    return re.findall(r"threshold (?:is )?([\d.]+\d)", told)
+
+
 def answer(page: Page, number: int, truth: np.ndarray = TRUTH[:, 2]) -> None:
     """By keyboard, with the truth about every image; each answer moves on."""
     for _ in range(number):
@@ -97,6 +105,7 @@ def test_from_a_search_to_a_tag_and_back(tmp_path, open_page):  # noqa: F811
     answer(page, 30)
     expect(page.locator(".forecast")).to_contain_text("The next 50 answers find about")
     expect(page.locator("#saved")).to_have_text("✓ 32 saved")
+    assert thresholds(page) in ([], 2 * thresholds(page)[:1])  # the line above the grid and the panel say one number
     picture(page, "new-tag")
 
     menu(page, "Rename")

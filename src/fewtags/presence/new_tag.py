@@ -7,10 +7,11 @@
     learned.forecast(scores, open_rows, found)             # what the next answers find, what is missing, is it enough
 
 Scores are f = b + w'x, plus what the name says: a logistic regression on the answers. A priori w varies in the
-directions in which the images do, as in `ridge`, and a few images of the archive count a little as absences, since most
-tags apply to few images. Answers about the likeliest images say nothing of the unlikely ones, so scores become log-odds
-by a curve of their own, bent(A + B f), fitted to what the regression says of every answered image without its answer
-and to a prior of how many images have a tag. On VOC 2007 and COCO it keeps what it promises (results/new-tag).
+directions in which the images do, as in `ridge`, and some images of the archive count as absences, since most tags
+apply to few images. Absences that were answered count less: they are the likeliest-looking ones. Answers about the
+likeliest images say nothing of the unlikely ones, so scores become log-odds by a curve of their own, bent(A + B f),
+fitted to what the regression says of every answered image without its answer and to a prior of how many images have a
+tag. On VOC 2007 and COCO it keeps what it promises (results/new-tag).
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ from fewtags.presence.rows import FeatureRows
 SPREAD = 8.0  # prior variance of an image's score, in squared log-odds; 4 to 20 rank alike
 BIAS, BIAS_SPREAD = -3.0, 3.0
 BACKGROUND = 300  # images that stand for the archive,
-ABSENCES = 5.0  # and how many absences they count together; 2 to 20 rank alike
+ABSENCES = 5.0  # and how many absences they count together, at least;
+ABSENCES_PER_ANSWER = 0.2  # more as more is answered
+REFUSED = 0.5  # what an answered absence counts: it was asked about because it looked likely, and few are like it
 SELF_TAUGHT = 0.5  # part of their chance that they count as presences
 CURIOSITY = 0.7  # standard deviations of the score that count for an image in the order: likely, or not known well
+NOISE = 4.0  # variance of what an answer says of a score: 1 / (p (1 - p)) of one as likely as not
 POOL = 60  # the likeliest ones that are ordered so
 MOST = 400  # yes and no answers each that are learned from; of more, a random part stands for all
 NAME_SLOPE = 1.0  # log-odds per standard deviation of a name's score
 PROMISE = 0.9  # precision of the tag's own threshold
 LEAST = 5  # tags given above a threshold: fewer are no evidence of a precision
+TAIL = 100  # answers next to what was not asked about: they tell best how many are missing there
 NEXT = 50  # answers that a forecast is about
 MAY_MISS = 0.1  # enough is when at most this part is missing, with a probability of 0.95
 # Priors of the curve: the logarithm of B, and the log-odds of the share of images that have a tag (mean, deviation).
@@ -47,6 +52,7 @@ _A = torch.arange(-9.0, 4.01, 0.25)
 _B = torch.arange(-0.6, 2.01, 0.2).exp()
 _FITTED_TO = 8192  # images: the basis of the features
 _QUANTILES = 200  # of the archive's scores
+_NUMBERS = 400  # between which an interval is read
 _KEPT = 4096  # rows
 _STEPS, _CLOSE = 25, 1e-2
 
@@ -77,16 +83,18 @@ class Curve:
         return bent(self.a + self.b * scores)
 
     def expected(self, scores: Tensor) -> Interval:
-        """How many of the images with these scores are present, with a 95 % interval."""
+        """How many of the images with these scores are present, with a 95 % interval: the curve is not known well, and
+        chances are no certainties."""
         if not len(scores):
             return Interval(0.0, 0.0, 0.0)
         some = self.weight > 1e-4
         grid, weight = self.grid[some], self.weight[some] / self.weight[some].sum()
-        quantiles = _quantiles(scores)
-        number = len(scores) * bent(grid[:, :1] + grid[:, 1:] * quantiles).sigmoid().mean(1)
-        order = number.argsort()
-        below = weight[order].cumsum(0)
-        low, high = (float(number[order[min(int((below < q).sum()), len(order) - 1)]]) for q in (0.025, 0.975))
+        chance = bent(grid[:, :1] + grid[:, 1:] * _quantiles(scores)).sigmoid()
+        mean = len(scores) * chance.mean(1)
+        deviation = (len(scores) * (chance * (1 - chance)).mean(1)).sqrt()
+        numbers = torch.linspace(0, 1, _NUMBERS).square() * float((mean + 3 * deviation).max())
+        below = (weight * torch.special.ndtr((numbers[:, None] - mean) / deviation.clamp(min=1e-6))).sum(1)
+        low, high = (float(numbers[min(int((below < q).sum()), _NUMBERS - 1)]) for q in (0.025, 0.975))
         value = float(self(scores).sigmoid().sum())
         return Interval(value, min(low, value), max(high, value))
 
@@ -110,7 +118,8 @@ class Forecast:
 
     @property
     def enough(self) -> bool:
-        """Is at most a tenth missing, with a probability of 0.95? (Measured: 0.89 of 224 times, results/new-tag.)"""
+        """Is at most a tenth missing, with a probability of 0.95? (Said seldom; how often it was right is in
+        results/new-tag.)"""
         return self.found > 0 and self.missing.high <= MAY_MISS * (self.found + self.missing.high)
 
 
@@ -124,6 +133,7 @@ class Learned:
     present: np.ndarray  # [m] bool: how,
     left_out: Tensor  # [m] and their scores, each without its own answer
     curve: Curve
+    tail: Curve  # by the unlikeliest answered ones, for those that were not asked about
 
     def scores(self, unit_features: FeatureRows, prior: Tensor | None = None) -> Tensor:
         """[N]; `prior` is what the name says of the images."""
@@ -135,13 +145,13 @@ class Learned:
 
     def first(self, scores: Tensor, open_rows: np.ndarray) -> np.ndarray:
         """The open rows in the order to ask about them: the likeliest, and among them first those of which little is
-        known."""
+        known, given the answers and those asked before them."""
         order = open_rows[np.argsort(-scores.numpy()[open_rows], kind="stable")]
         if not len(self.rows):
             return order
         pool = order[:POOL]
-        hopeful = scores[torch.from_numpy(pool)] + CURIOSITY * self.archive.deviation(pool, self.rows)
-        return np.concatenate([pool[hopeful.argsort(descending=True, stable=True).numpy()], order[POOL:]])
+        places = _hopeful(scores[torch.from_numpy(pool)], self.archive.covariance(pool, self.rows))
+        return np.concatenate([pool[places], order[POOL:]])
 
     def threshold(self, scores: Tensor, precision: float = PROMISE) -> Threshold:
         """Where the expected precision over the archive is at least `precision`: answered images count as they were
@@ -163,7 +173,7 @@ class Learned:
         left = scores[torch.from_numpy(open_rows)]
         best = left.topk(min(NEXT, len(left))).values
         next_found = float(self.curve(best).sigmoid().sum())
-        return Forecast(next_found, self.curve.expected(left), found, self.threshold(scores))
+        return Forecast(next_found, self.tail.expected(left), found, self.threshold(scores))
 
 
 @dataclass(frozen=True)
@@ -206,16 +216,14 @@ class Archive:
             else self.root.new_zeros(0, len(self.root))
         )
 
-    def deviation(self, rows: np.ndarray, known: np.ndarray) -> Tensor:
-        """[M] standard deviation of the scores of `rows`, given answers about `known` ones, whatever they were."""
+    def covariance(self, rows: np.ndarray, known: np.ndarray) -> Tensor:
+        """[M, M] of the scores of `rows`, given answers about `known` ones, whatever they were."""
         some = known if len(known) <= 2 * MOST else np.random.default_rng(0).choice(known, 2 * MOST, replace=False)
         images, answered = self.look(rows), self.look(some)
-        noise = 4.0  # 1 / (p (1 - p)) of an answer as likely as not
-        covariance = answered @ answered.T
-        covariance.diagonal().add_(noise)
+        between = answered @ answered.T
+        between.diagonal().add_(NOISE)
         across = images @ answered.T
-        explained = (across * torch.linalg.solve(covariance, across.T).T).sum(1)
-        return (images.square().sum(1) - explained).clamp(min=0).sqrt()
+        return images @ images.T - across @ torch.linalg.solve(between, across.T)
 
     def learn(
         self,
@@ -240,8 +248,11 @@ class Archive:
             sample = sample + prior[:: max(len(self.features) // _FITTED_TO, 1)]
         asked = ~np.isin(rows, list(examples))
         left_out, said = regression.left_out[torch.from_numpy(asked)], present[asked]
-        curve = Curve.of(left_out, torch.from_numpy(said), _quantiles(sample))
-        return Learned(self, weights, bias, rows, rows[asked], said, left_out, curve)
+        answers, quantiles = torch.from_numpy(said), _quantiles(sample)
+        curve = Curve.of(left_out, answers, quantiles)
+        low = left_out.argsort()[:TAIL]
+        tail = curve if len(low) == len(answers) else Curve.of(left_out[low], answers[low], quantiles)
+        return Learned(self, weights, bias, rows, rows[asked], said, left_out, curve, tail)
 
 
 @dataclass(frozen=True)
@@ -267,7 +278,8 @@ class _Regression:
         at = torch.from_numpy(rows)
         target = torch.cat([torch.from_numpy(present).float(), torch.zeros(rest)])
         undecided = ~torch.isin(archive.background, at)
-        weight = torch.cat([weight, undecided * (ABSENCES / rest)])
+        absences = max(ABSENCES, ABSENCES_PER_ANSWER * float(weight.sum()))
+        weight = torch.cat([torch.where(target[:number] > 0, weight, REFUSED * weight), undecided * (absences / rest)])
         mean = torch.full((number + rest,), BIAS)
         if prior is not None:
             mean = mean + prior[torch.cat([at, archive.background])]
@@ -295,6 +307,20 @@ class _Regression:
         variance = 1 / (1 / variance - information[:number]).clamp(min=1e-3)
         left_out = scores[:number] - variance * gradient[:number]
         return cls(images.T @ gradient, BIAS + BIAS_SPREAD**2 * float(gradient.sum()), left_out)
+
+
+def _hopeful(scores: Tensor, covariance: Tensor) -> list[int]:
+    """Places of the images in the order to ask: by score and CURIOSITY, each as if those before it were answered, so
+    that look-alikes are not asked about one after the other."""
+    hope, order = scores.clone(), []
+    for _ in range(len(scores)):
+        deviation = covariance.diagonal().clamp(min=0).sqrt()
+        best = int((hope + CURIOSITY * deviation).argmax())
+        order.append(best)
+        hope[best] = -torch.inf
+        shared = covariance[:, best]
+        covariance = covariance - torch.outer(shared, shared) / (shared[best] + NOISE)
+    return order
 
 
 def name_prior(scores: Tensor, of_archive: Tensor | None = None) -> Tensor:

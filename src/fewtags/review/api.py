@@ -38,7 +38,6 @@ from fewtags.review import messages as m
 from fewtags.review.audit import Audit
 from fewtags.review.heat_maps import HeatMaps
 from fewtags.review.pictures import NotShown, Pictures
-from fewtags.review.ranker import LIKELY
 from fewtags.review.search import Search
 from fewtags.review.session import Answer, LiveQueue, ReviewSession
 
@@ -253,7 +252,7 @@ class Api:
             near = session.nearest_positives(image, tag)
             return m.EvidenceOut(
                 tag=m.TagOut.of(session.tags(image, [column])[0]),
-                threshold=LIKELY,
+                threshold=session.threshold(tag),
                 known=[other.name for other in known if other.column != column],
                 nearest=[m.NearOut(image=row, name=images[row], similarity=cosine) for row, cosine in near],
             )

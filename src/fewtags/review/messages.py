@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from fewtags.presence.new_tag import NEXT
 from fewtags.review.audit import Audit
 from fewtags.review.queues import LiveQueue, QueueName, Status, View
-from fewtags.review.ranker import LIKELY
 from fewtags.review.search import Hits
 from fewtags.review.session import ReviewSession, Summary, Tag
 from fewtags.review.store import Decision
@@ -207,7 +206,6 @@ class QueueOut(BaseModel):
     stacks_in_all: int
     images: int
     out_of: int
-    threshold: float
     summary: SummaryOut
     forecast: ForecastOut
     last_id: int
@@ -234,7 +232,6 @@ class QueueOut(BaseModel):
             stacks_in_all=len(live.queue),
             images=len(live.queue.order),
             out_of=live.queue.out_of,
-            threshold=LIKELY,
             summary=SummaryOut.of(session, session.summary(category)),
             forecast=ForecastOut.of(session, category),
             last_id=session.last_id,
@@ -328,7 +325,7 @@ class NearOut(BaseModel):
 
 class EvidenceOut(BaseModel):
     tag: TagOut
-    threshold: float
+    threshold: float | None
     known: list[str]
     nearest: list[NearOut]
 

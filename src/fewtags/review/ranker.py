@@ -212,6 +212,13 @@ class Ranker:
         odds = self.learned(column).curve(self._scores(column))
         return _as_chances(odds, odds)
 
+    def threshold(self, column: int) -> float | None:
+        """The lowest probability at which a tag is suggested; one that reviewers added has its own, or none yet."""
+        if not self.is_new(column):
+            return LIKELY
+        own = self.learned(column).threshold(self._scores(column)).probability
+        return own if own <= 1 else None
+
     def order(self, column: int, rows: np.ndarray) -> np.ndarray:
         """Rows of a tag that reviewers added, in the order to ask: likely ones and uncertain ones."""
         if not self.state.answers(column)[1].any() and self._prior(column) is None:  # no example yet: at random

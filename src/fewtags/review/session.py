@@ -263,6 +263,10 @@ class ReviewSession:
         with self.lock:
             return self.ranker.forecast(self.column(category))
 
+    def threshold(self, category: str) -> float | None:
+        with self.lock:
+            return self.ranker.threshold(self.column(category))
+
     def estimates(self) -> Estimates:
         """Of what is missing, by the given labels and all decisions."""
         with self.lock:

@@ -59,14 +59,16 @@ def read_camtrap(path: Path, options: CamtrapOptions, images: Path | None) -> An
     findings: list[Finding] = []
     rows = {one["mediaID"]: media_row(one, folder) for one in media.values()}
     events = events_of(media.values(), observations)
+    media_in: dict[str, list[str]] = defaultdict(list)  # event -> its media
     for row_id, group in events.items():
         rows[row_id].group = group
+        media_in[group].append(row_id)
     of_machines, of_events = 0, 0
     for number, seen in enumerate(observations, start=2):
         if seen.get("classificationMethod") == "machine" and not options.machine:
             of_machines += 1
             continue
-        ids = [seen["mediaID"]] if seen.get("mediaID") else media_of_event(seen, events, media)
+        ids = [seen["mediaID"]] if seen.get("mediaID") else media_of_event(seen, media_in, media)
         if seen.get("mediaID") and seen["mediaID"] not in rows:
             message = f"there is no media file '{seen['mediaID']}'; the observation was skipped"
             findings.append(Finding("unknown media", f"{folder / OBSERVATIONS}:{number}", message))
@@ -157,10 +159,11 @@ def seconds(time: str | None) -> float | None:
         return None
 
 
-def media_of_event(seen: Mapping[str, str], events: Mapping[str, str], media: Mapping[str, Record]) -> list[str]:
-    event = seen.get("eventID") or seen.get("sequenceID")
+def media_of_event(
+    seen: Mapping[str, str], media_in: Mapping[str, list[str]], media: Mapping[str, Record]
+) -> list[str]:
+    ids = media_in.get(seen.get("eventID") or seen.get("sequenceID") or "", [])
     deployment = seen.get("deploymentID")
-    ids = [one for one, name in events.items() if name == event] if event else []
     return [one for one in ids if not deployment or media[one].get("deploymentID", deployment) == deployment]
 
 

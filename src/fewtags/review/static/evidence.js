@@ -4,15 +4,16 @@ import { api, heat } from "./api.js";
 import { ANSWERS, h, probability } from "./dom.js";
 import { picture } from "./grid.js";
 
-/** Probability as a number and a bar, with a mark where the model begins to believe. */
+/** Probability as a number and a bar, with a mark where the model begins to believe; a new tag may not know where. */
 export function chanceBar(chance, threshold) {
-  const bar = h("div", { class: "chance-bar", "aria-hidden": "true" }, h("i"), h("b"));
+  const bar = h("div", { class: "chance-bar", "aria-hidden": "true" }, h("i"), threshold === null ? null : h("b"));
   bar.firstChild.style.width = `${100 * chance}%`;
-  bar.lastChild.style.left = `${100 * threshold}%`;
+  if (threshold !== null) bar.lastChild.style.left = `${100 * threshold}%`;
+  const beside = threshold === null ? "" : ` · threshold ${probability(threshold)}`;
   return h(
     "div",
     { class: "chance-box" },
-    h("div", {}, h("strong", { class: "chance" }, probability(chance)), ` probability · threshold ${probability(threshold)}`),
+    h("div", {}, h("strong", { class: "chance" }, probability(chance)), ` probability${beside}`),
     bar,
   );
 }

@@ -1,6 +1,6 @@
 // The toolbar above the grid: what is shown, the counts, the filters, and bulk actions.
 
-import { h, percent, plural } from "./dom.js";
+import { h, percent, plural, probability } from "./dom.js";
 import { picture } from "./grid.js";
 import { aboutMissing } from "./tags.js";
 
@@ -105,10 +105,10 @@ export class Toolbar extends EventTarget {
   /** Is it enough? What the next answers will find, and how many are probably still missing. */
   showForecast({ answers, found, missing, enough, threshold, promised }) {
     this.forecast.hidden = this.place.get("queue") !== "missing";
-    const own = threshold === null ? "" : ` Its own threshold is ${threshold.toFixed(2)}, promising ${percent(promised)} right.`;
+    const own = threshold === null ? "" : ` Its own threshold is ${probability(threshold)}, promising ${percent(promised)} right.`;
     this.forecast.replaceChildren(
       h("span", {}, `The next ${answers} answers find about `, h("strong", {}, `${Math.round(found)} more`), `; still missing ${aboutMissing(missing)}.${own}`),
-      enough ? h("strong", { class: "enough", title: "by the model's 95 % interval; measured, 9 of 10 such sentences were right" }, " ✓ Enough: at most a tenth is missing") : "",
+      enough ? h("strong", { class: "enough", title: "by the upper end of the 95 % interval of what is missing" }, " ✓ Enough: at most a tenth is missing") : "",
     );
   }
 
