@@ -46,7 +46,7 @@ _LEAST_RISE = 0.1  # of the log-odds: a label that looks surer is not less likel
 
 
 class Shift(NamedTuple):
-    """What answers add to the log-odds of unknown labels."""
+    """How answers move the log-odds of unknown labels."""
 
     offset: Tensor  # [C]
     slope: Tensor  # []
@@ -57,7 +57,7 @@ class Shift(NamedTuple):
         return cls(torch.zeros(num_categories), torch.zeros(()), torch.zeros(()))
 
     def __call__(self, odds: Tensor, categories: slice | Tensor | int = slice(None)) -> Tensor:
-        """[..., C'] of log-odds [..., C']."""
+        """[..., C'] log-odds after the answers, given those before them."""
         rise = self.slope * (odds - CENTRE) + self.tail * (odds - TAIL_AT).clamp(min=0)
         return odds + self.offset[categories] + rise
 
