@@ -105,7 +105,7 @@ def test_from_a_search_to_a_tag_and_back(tmp_path, open_page):  # noqa: F811
     answer(page, 30)
     expect(page.locator(".forecast")).to_contain_text("The next 50 answers find about")
     expect(page.locator("#saved")).to_have_text("✓ 32 saved")
-    assert thresholds(page) in ([], 2 * thresholds(page)[:1])  # the line above the grid and the panel say one number
+    assert len(thresholds(page)) <= 1  # it moves with every answer, so one place says it
     picture(page, "new-tag")
 
     menu(page, "Rename")

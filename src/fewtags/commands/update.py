@@ -149,11 +149,13 @@ class State:
 
     def plan(self, photos: Sequence[Path], besides: Sequence[Path]) -> tuple[Plan, Snapshot]:
         """The plan of an update that was interrupted, or a new one."""
+        from fewtags.engine.run_folder import RunFolder
+
         kept = Snapshot.load(self.folder / "planned.npz")
         file = self.folder / "plan.json"
         if file.is_file() and kept is not None:
             plan = Plan(**json.loads(file.read_text(encoding="utf-8")))
-            if plan.photos == absolute(photos) and (plan.learned is not None or (self.next / "result.json").is_file()):
+            if plan.photos == absolute(photos) and (plan.learned is not None or RunFolder(self.next).is_finished):
                 return plan, kept[0]
         file.unlink(missing_ok=True)
         now = look(filter(exists, [*photos, *self.watched()]), besides=besides)

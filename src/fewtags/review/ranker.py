@@ -213,11 +213,9 @@ class Ranker:
         return _as_chances(odds, odds)
 
     def threshold(self, column: int) -> float | None:
-        """The lowest probability at which a tag is suggested; one that reviewers added has its own, or none yet."""
-        if not self.is_new(column):
-            return LIKELY
-        own = self.learned(column).threshold(self._scores(column)).probability
-        return own if own <= 1 else None
+        """The lowest probability at which a tag of the run is suggested. One that reviewers added has its own, which
+        moves with every answer: the forecast says it."""
+        return None if self.is_new(column) else LIKELY
 
     def order(self, column: int, rows: np.ndarray) -> np.ndarray:
         """Rows of a tag that reviewers added, in the order to ask: likely ones and uncertain ones."""
