@@ -95,7 +95,7 @@ class Curve:
         numbers = torch.linspace(0, 1, _NUMBERS).square() * float((mean + 3 * deviation).max())
         below = (weight * torch.special.ndtr((numbers[:, None] - mean) / deviation.clamp(min=1e-6))).sum(1)
         low, high = (float(numbers[min(int((below < q).sum()), _NUMBERS - 1)]) for q in (0.025, 0.975))
-        value = float(self(scores).sigmoid().sum())
+        value = float(weight @ mean)
         return Interval(value, min(low, value), max(high, value))
 
 
