@@ -38,7 +38,7 @@ setup: .venv/.ready  ## Create .venv/ with the locked versions; does nothing whe
 	  $$UV pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: setup  ## Draw images, hide most of their tags, train, and show what was found (about three minutes)
+demo: setup  ## Draw images, hide most of their tags, train, and show what was found (under two minutes)
 	$(BIN)/fewtags demo
 
 browser:  ## Install the browser (Debian's chromium) in which the tests try the review page
