@@ -51,6 +51,7 @@ def test_the_forecast_says_the_threshold_of_a_new_tag_if_there_is_one(session):
     assert 0 < session.forecast("harbour").threshold.probability < 1
     assert session.threshold("harbour") is None  # it moves with every answer: no second place says it
     assert session.threshold("sea") == 0.5
+    assert session.summary("harbour").expected == session.forecast("harbour").missing.value  # one number on the page
     session.add_tag("noise", examples=[0])
     say(session, np.arange(1, 40), ABSENT, "noise")
     assert session.forecast("noise").threshold.probability > 1  # nowhere are nine of ten expected to be right

@@ -96,9 +96,11 @@ class TagCounts:
         open_ones = chances.missing[self._undecided(column)]
         best = -np.partition(-open_ones, SCREEN)[:SCREEN] if len(open_ones) > SCREEN else open_ones
         given = (self.state.given[:, column] == PRESENT) & self.readable & ~self.state.is_decided(column)
+        is_new = self.ranker.is_new(column)  # then one that reviewers added, of which the forecast says what is missing
+        expected = self.ranker.forecast(column).missing.value if is_new else float(open_ones.sum())
         return _Counted(
             stamp=self._stamp(column),
-            expected=float(open_ones.sum()),
+            expected=expected,
             left=int((open_ones >= LIKELY).sum()),
             next_right=float(best.mean()) if len(best) else 0.0,
             doubtful=int((chances.evidence[given] <= LIKELY).sum()),
