@@ -45,7 +45,7 @@ def answered(number, offset=1.0, slope=0.1, tail=USUAL_TAIL, num_categories=3, s
 @pytest.mark.parametrize("clarity", [0.0, 0.2])
 def test_a_correction_of_nothing_changes_nothing(clarity):
     odds = torch.linspace(-12, 8, 41)[:, None].expand(-1, 3)
-    answers = Answers(Observation(HABITS, clarity), Shift.nothing(3))
+    answers = Answers(Observation(HABITS, clarity), Shift(torch.zeros(3), torch.zeros(()), torch.zeros(())))
     torch.testing.assert_close(answers.present(odds), odds, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(answers.present(odds).sigmoid(), odds.sigmoid(), rtol=1e-5, atol=1e-5)
     assert torch.equal(answers.if_unknown(odds), answers.observation.if_unknown(odds))

@@ -111,9 +111,10 @@ def test_a_sample_of_images_stands_for_all():
 
 def test_the_unknown_are_less_likely_present_than_all():
     judged = Judged(torch.zeros(5, 2), torch.zeros(5, 2), Observation.coin(torch.tensor([0.0, 0.5]), 2))
-    before = judged.hidden(Shift.nothing(2))
+    nothing = Shift(torch.zeros(2), torch.zeros(()), torch.zeros(()))
+    before = judged.hidden(nothing)
     torch.testing.assert_close(before[0], torch.tensor([0.5, 1 / 3]), rtol=1e-4, atol=1e-4)
-    moved = judged.hidden(Shift.nothing(2)._replace(offset=torch.tensor([1.0, 0.0])))
+    moved = judged.hidden(nothing._replace(offset=torch.tensor([1.0, 0.0])))
     assert moved[0, 0] > 0.6
     assert torch.equal(moved[:, 1], before[:, 1])
 

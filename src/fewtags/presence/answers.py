@@ -52,10 +52,6 @@ class Shift(NamedTuple):
     slope: Tensor  # []
     tail: Tensor  # []
 
-    @classmethod
-    def nothing(cls, num_categories: int) -> Shift:
-        return cls(torch.zeros(num_categories), torch.zeros(()), torch.zeros(()))
-
     def __call__(self, odds: Tensor, categories: slice | Tensor | int = slice(None)) -> Tensor:
         """[..., C'] log-odds after the answers, given those before them."""
         rise = self.slope * (odds - CENTRE) + self.tail * (odds - TAIL_AT).clamp(min=0)
@@ -125,7 +121,7 @@ class Correction:
         spread = torch.tensor([math.hypot(OFFSET, uncertain), SLOPE, TAIL, DOUBT] + [OWN_OFFSET] * len(asked)).double()
         regression = Regression(odds, inputs, said, torch.ones_like(odds), prior, spread.pow(-2))
         mean = regression.fit()
-        return cls(mean, torch.linalg.inv(regression.information(mean)), asked, habits, len(odds))
+        return cls(mean, torch.linalg.inv(regression.information(regression.chance(mean))), asked, habits, len(odds))
 
     @property
     def shift(self) -> Shift:

@@ -36,8 +36,9 @@ class Regression(NamedTuple):
         now = self.prior if start is None else start
         value = self.loss(now)
         for _ in range(_STEPS):
-            gradient = self.gradient(now)
-            step = torch.linalg.solve(self.information(now), gradient)
+            chance = self.chance(now)
+            gradient = self.inputs.T @ (self.weights * (chance - self.targets)) + self.precision * (now - self.prior)
+            step = torch.linalg.solve(self.information(chance), gradient)
             decrease = float(step @ gradient) / 2  # expected
             length = 1.0  # the whole step may be too long far from the minimum
             while (after := self.loss(now - length * step)) > value + 1e-4 * abs(decrease) and length > _SHORTEST:
@@ -47,11 +48,11 @@ class Regression(NamedTuple):
                 break
         return now
 
-    def gradient(self, w: Tensor) -> Tensor:
-        off = (self.odds + self.inputs @ w).sigmoid() - self.targets
-        return self.inputs.T @ (self.weights * off) + self.precision * (w - self.prior)
+    def chance(self, w: Tensor) -> Tensor:
+        """[n]"""
+        return (self.odds + self.inputs @ w).sigmoid()
 
-    def information(self, w: Tensor) -> Tensor:
-        """[K, K] the second derivatives: near the minimum, the inverse of the posterior's covariance."""
-        chance = (self.odds + self.inputs @ w).sigmoid()
+    def information(self, chance: Tensor) -> Tensor:
+        """[K, K] the second derivatives, where these chances are: at the minimum, the inverse of the posterior's
+        covariance."""
         return (self.inputs * (self.weights * chance * (1 - chance))[:, None]).T @ self.inputs + self.precision.diag()
