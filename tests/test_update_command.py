@@ -134,6 +134,18 @@ def test_keywords_that_it_wrote_are_no_new_labels(archive):
     assert "Nothing has changed" in archive.update(*XMP).out
 
 
+def test_photos_without_a_probable_tag_are_not_called_tagged(archive, tmp_path):
+    archive.add(40)
+    archive.add(41)
+    (archive.photos / "42.png").write_bytes(b"no picture")
+    answer = archive.update("--out", tmp_path / "tags.csv", "--threshold", "1")
+    text = " ".join(f"{answer.out} {answer.err}".split())
+    assert "0 photos tagged, 2 without a tag that is probable enough." in text
+    assert "1 photo could not be read." in text
+    with (tmp_path / "tags.csv").open() as rows:
+        assert [row["tags"] for row in csv.DictReader(rows)] == ["", "", ""]
+
+
 def test_photos_that_were_not_tagged_are_not_forgotten(archive, tmp_path):
     archive.add(40)
     assert "1 photo not tagged yet" in archive.update().out

@@ -358,7 +358,7 @@ def predict(
     chosen = thresholds.arguments()
     writer = choose_writer(write, named_values(option), out, images, dry_run=dry_run)
     with machines.joined():
-        failed = write_predictions(
+        outcome = write_predictions(
             run,
             images,
             out,
@@ -371,9 +371,9 @@ def predict(
             inference=Inference(speed.device, speed.batch_size, speed.workers, speed.runtime),
             quiet=quiet,
         )
-    if failed:
+    if outcome.failed:
         why = "their rows say why" if out is not None or writer is None else "use --out for the reasons"
-        print(f"fewtags: Unreadable images: {failed}; {why}.", file=sys.stderr)
+        print(f"fewtags: Unreadable images: {outcome.failed}; {why}.", file=sys.stderr)
     if writer is not None:
         print(writer.close())
 
