@@ -213,9 +213,7 @@ def alone_beside_photos(writer: TagWriter | None) -> AbstractContextManager[None
     return alone_in(writer.folders, "fewtags predict --write")
 
 
-def row_writer(
-    out: Path | None, stream: IO[str], rows: Rows, written: Written, writer: TagWriter | None
-) -> WriteRow:
+def row_writer(out: Path | None, stream: IO[str], rows: Rows, written: Written, writer: TagWriter | None) -> WriteRow:
     """Writes rows to the stream; also to the writer if there is one, and only to it if no file was requested."""
     if writer is not None and out is None:
         return also_to(writer, rows, None)
