@@ -170,9 +170,9 @@ def fit_presence(
         assert names is not None
         return _fit_names_alone(model, images, names)
     slopes = [USUAL_SLOPE] if standard is None else [USUAL_SLOPE, USUAL_NAME_SLOPE]
-    first = _share(images, slopes, known_proportion)
+    first = _shared_of(images, slopes, known_proportion)
     images = _by_propensity(images, first).leaving_out(groups)
-    fitted = regress(model, images, _share(images, slopes, known_proportion, first))
+    fitted = regress(model, images, _shared_of(images, slopes, known_proportion, first))
     return _fit_again(fitted, known_proportion, groups) if refine else fitted
 
 
@@ -183,7 +183,7 @@ def fit_windows(fitted: Fitted, best_window: Tensor, known_proportion: float | N
     usual = float(fitted.model.slope.cpu()[has_labels].mean()) if has_labels.any() else 1.0
     slopes = [(1 - WINDOW_PART) * usual, WINDOW_PART * usual]
     images = replace(fitted.images, best_window=best_window)
-    return regress(fitted.model, images, _share(images, slopes, known_proportion))
+    return regress(fitted.model, images, _shared_of(images, slopes, known_proportion))
 
 
 def known_proportion_of(model: Presence, odds: Tensor) -> Tensor:
@@ -205,12 +205,9 @@ def _by_propensity(images: Images, shared: Shared) -> Images:
         evidence = images.evidence_of(row[some], category[some]).double()
         odds = bent(shared.mean[0] + evidence @ shared.mean[1:-1])
         weight[some] = (1 + (-shared.mean[-1] - shared.clarity * odds).exp()).float()
-    number, total = (
-        torch.zeros(images.labels.shape[1]).index_add_(0, category, each) for each in (weight * 0 + 1, weight)
-    )
     weights = images.weights.clone()
-    weights[row, category] = weight * (number / total)[category]
-    return _recounted(images, weights)
+    weights[row, category] = weight
+    return _recounted(images, weights * (images.weights.sum(0) / weights.sum(0).clamp(min=1e-12)))
 
 
 def _recounted(images: Images, weights: Tensor) -> Images:
@@ -227,7 +224,7 @@ def _fit_again(fitted: Fitted, known_proportion: float | None, groups: Tensor | 
     noise = torch.where((images.labels == PRESENT).any(0), 1 - images.ridge.reliability, 0.0)
     found = torch.where(images.labels == UNKNOWN, noise * hidden, images.weights)
     images = _recounted(images, found).leaving_out(groups)
-    return regress(model, images, _share(images, [USUAL_SLOPE], known_proportion))
+    return regress(model, images, _shared_of(images, [USUAL_SLOPE], known_proportion))
 
 
 def regress(model: Presence, images: Images, shared: Shared) -> Fitted:
@@ -251,7 +248,7 @@ def regress(model: Presence, images: Images, shared: Shared) -> Fitted:
     return _with_thresholds(Fitted(model, replace(images, name_weight=model.name_weight.cpu().clone())))
 
 
-def _share(
+def _shared_of(
     images: Images, slopes: list[float], known_proportion: float | None, earlier: Shared | None = None
 ) -> Shared:
     """What all categories share, of which `slopes` are usual; see `share_of`."""

@@ -141,12 +141,12 @@ def share_of(cases: Cases, prior: Prior, *, given: bool = False, earlier: Shared
     habit, and it does not depend on clarity. How tags come to be known may be taken from an `earlier` look."""
     if earlier is not None:
         mean, spread = torch.cat([prior.mean[:-1], earlier.mean[-1:]]), torch.cat([prior.spread[:-1], _FIXED])
-        again = _share(cases, Prior(mean, spread), [(earlier.habit_spread, earlier.clarity)])
+        again = _over(cases, Prior(mean, spread), [(earlier.habit_spread, earlier.clarity)])
         return replace(again, uncertain=earlier.uncertain)
-    return _share(cases, prior, [(HABIT_SPREADS[0], 0.0)] if given else list(product(HABIT_SPREADS, CLARITIES)))
+    return _over(cases, prior, [(HABIT_SPREADS[0], 0.0)] if given else list(product(HABIT_SPREADS, CLARITIES)))
 
 
-def _share(cases: Cases, prior: Prior, grid: list[tuple[float, float]]) -> Shared:
+def _over(cases: Cases, prior: Prior, grid: list[tuple[float, float]]) -> Shared:
     """Over a grid of habits' spreads and clarities."""
     known = (cases.counts[..., 0].sum(0) > 0).nonzero()[:, 0]
     if not len(known):

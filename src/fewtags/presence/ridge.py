@@ -177,7 +177,8 @@ class Ridge:
         reliability = torch.where(used, (1 - noise / spread.clamp(min=1e-12)).clamp(min=_LEAST_RELIABLE), 0.0)
         # Log-odds per standard deviation go as the root of the reliability between tags of an archive, and between
         # archives of 60 to 5,000 photos as its fourth root (results/small-archives).
-        usual = reliability[weight >= min(2.0, float(weight.max()))].mean().clamp(min=_LEAST_RELIABLE)
+        several = weight >= min(1.5, float(weight.max()) / 2)  # known positives
+        usual = reliability[several].mean().clamp(min=_LEAST_RELIABLE)
         unit = (reliability / usual.sqrt() / spread.clamp(min=1e-12)).sqrt() * (spread > 1e-12)
         return cls(basis, num_images, positives, weight / num_images, gain, directions, unit, reliability)
 
