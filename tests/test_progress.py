@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 import time
 
 import pytest
@@ -116,6 +117,18 @@ def test_of_two_jobs_the_inner_one_speaks(monkeypatch):
         assert set(re.findall(r"^\w+", out.getvalue(), re.MULTILINE)) == {"Fitting"}
         while "Updating" not in out.getvalue():
             time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [("discover", "Searching the images of run for missing tags.\n"), ("audit", "Opening run for an audit.\n")],
+)
+def test_a_command_speaks_before_it_imports_torch(command, line, cli, monkeypatch, capsys):
+    """On a busy machine that import took a quarter of a minute."""
+    monkeypatch.setitem(sys.modules, f"fewtags.commands.{command}", None)  # what imports it cannot be imported
+    with pytest.raises(ModuleNotFoundError):
+        cli(command, "run")
+    assert capsys.readouterr().err == line
 
 
 def test_quiet_says_nothing():

@@ -97,6 +97,12 @@ def _usage_message(error: Any) -> str:
     return f"{message} See `{context.command_path} --help`." if context is not None else message
 
 
+def _say(message: str, quiet: bool) -> None:
+    """Before torch is imported, which takes seconds."""
+    if not quiet:
+        print(message, file=sys.stderr, flush=True)
+
+
 def _warn(message: str) -> None:
     print(f"fewtags: {message}", file=sys.stderr)
 
@@ -358,7 +364,7 @@ def predict(
     chosen = thresholds.arguments()
     writer = choose_writer(write, named_values(option), out, images, dry_run=dry_run)
     with machines.joined():
-        failed = write_predictions(
+        outcome = write_predictions(
             run,
             images,
             out,
@@ -371,9 +377,9 @@ def predict(
             inference=Inference(speed.device, speed.batch_size, speed.workers, speed.runtime),
             quiet=quiet,
         )
-    if failed:
+    if outcome.failed:
         why = "their rows say why" if out is not None or writer is None else "use --out for the reasons"
-        print(f"fewtags: Unreadable images: {failed}; {why}.", file=sys.stderr)
+        print(f"fewtags: Unreadable images: {outcome.failed}; {why}.", file=sys.stderr)
     if writer is not None:
         print(writer.close())
 
@@ -497,13 +503,14 @@ def discover(
     three most similar images that are known to have it. `fewtags discover RUN` searches the run's own images,
     `fewtags discover RUN more-photos/` others. Review the list with `fewtags review RUN`.
     """
+    if data is None and reader.given:
+        raise UserError("--tags, --format and --option say how to read other DATA; pass it after the run.")
+    _say(f"Searching the images of {run} for missing tags.", quiet)
     from rich.console import Console
 
     from fewtags.commands.discover import discover as discover_tags
     from fewtags.commands.discover import tables, write_csv, write_jsonl
 
-    if data is None and reader.given:
-        raise UserError("--tags, --format and --option say how to read other DATA; pass it after the run.")
     with machines.joined():
         found = discover_tags(
             run,
@@ -583,10 +590,13 @@ def compare(
     """
     from rich.console import Console
 
-    from fewtags.commands.compare import tables
-    from fewtags.experiments.comparison import compare_runs
+    from fewtags.progress import working
 
-    compared = compare_runs(runs)
+    with working("Reading the runs"):
+        from fewtags.commands.compare import tables
+        from fewtags.experiments.comparison import compare_runs
+
+        compared = compare_runs(runs)
     if json:
         print(compared.to_json())
         return
@@ -700,6 +710,7 @@ def audit(
 
         serve_review(run, reviewer=reviewer, quiet=quiet, at="&queue=audit")
         return
+    _say(f"Opening {run} for an audit.", quiet)
     from fewtags.commands.audit import audit as ask_questions
 
     lines = ask_questions(

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor
 
 from conftest import TinyConfig
+from fewtags import progress
 from fewtags.data.annotations import Annotations
 from fewtags.data.loaders import EpochBatches
 from fewtags.data.prepare import split_data
-from fewtags.engine import training
+from fewtags.engine import features, training
 from fewtags.engine.checkpoint import load_checkpoint
 from fewtags.engine.prediction import predict_files
 from fewtags.engine.record import load_run_config
@@ -280,6 +282,23 @@ def test_a_run_speaks_before_it_computes_features_and_writes_after_it(patches, t
     assert "Backbone test_resnet at 32 px" in said[0]
     assert "Method an (default profile)" in said[0]
     assert not (tmp_path / "run/config.yaml").exists()
+
+
+def test_the_choice_of_a_runtime_is_not_silent(patches, tmp_path, monkeypatch, capsys):
+    """Seen: 74 seconds without a word on a busy machine, while other runtimes were imported and timed."""
+    said, choose = [], features.choose_runtime
+
+    def slowly(*arguments):
+        while "Choosing the runtime: 0 s so far" not in "".join(said):
+            said.append(capsys.readouterr().err)
+            time.sleep(0.01)
+        return choose(*arguments)
+
+    monkeypatch.setattr(progress, "FIRST_LINE", 0.05)
+    monkeypatch.setattr(features, "choose_runtime", slowly)
+    config = TinyConfig.make("method=instant", "model.train_from=head", f"cache.folder={tmp_path / 'cache'}")
+    training.train(config, tmp_path / "run", data=split_data(patches, config.data, 0))
+    assert said
 
 
 def test_weights_are_written_once_and_the_card_has_the_numbers(patches, tmp_path, monkeypatch):

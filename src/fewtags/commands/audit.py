@@ -38,8 +38,6 @@ def audit(
     ask: Callable[[str], str] = input,
 ) -> Iterator[str]:
     """Lines to print, as they come: with terminal questions, or questions written to or read from a CSV file."""
-    if not quiet:
-        print(f"Opening {run} for an audit.", file=sys.stderr, flush=True)
     with working("Opening the run", quiet=quiet):
         opened = open_review(run, reviewer=reviewer or user_name(), quiet=quiet)
     most = questions if questions is not None else WAVE if until is None else MOST

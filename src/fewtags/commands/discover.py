@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -62,8 +61,6 @@ def discover(
     quiet: bool,
     moved_to: Path | None = None,
 ) -> Found:
-    if not quiet:
-        print(f"Searching the images of {run} for missing tags.", file=sys.stderr, flush=True)
     with working("Opening the run", quiet=quiet):
         decided = standing_decisions(run)
         opened = open_run(run, moved_to=moved_to, decided=decided, device=device, quiet=quiet)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,16 @@ if TYPE_CHECKING:
 
 FLUSH_EVERY = 64  # rows
 
+WriteRow = Callable[[Prediction], bool]  # whether the image got any tag
+
+
+class Outcome(NamedTuple):
+    """How many images of this call got tags, none (nothing is probable enough), or could not be read."""
+
+    tagged: int
+    untagged: int
+    failed: int
+
 
 def write_predictions(
     run: Path,
@@ -55,8 +65,8 @@ def write_predictions(
     inference: Inference | None = None,
     own: bool = True,
     quiet: bool = False,
-) -> int:
-    """Tag images, streaming to a CSV or JSON lines file, or as CSV to standard output. Returns how many failed.
+) -> Outcome:
+    """Tag images, streaming to a CSV or JSON lines file, or as CSV to standard output.
 
     With `own`, the run's own photos are judged by their labels too.
     """
@@ -203,9 +213,7 @@ def alone_beside_photos(writer: TagWriter | None) -> AbstractContextManager[None
     return alone_in(writer.folders, "fewtags predict --write")
 
 
-def row_writer(
-    out: Path | None, stream: IO[str], rows: Rows, written: Written, writer: TagWriter | None
-) -> Callable[[Prediction], None]:
+def row_writer(out: Path | None, stream: IO[str], rows: Rows, written: Written, writer: TagWriter | None) -> WriteRow:
     """Writes rows to the stream; also to the writer if there is one, and only to it if no file was requested."""
     if writer is not None and out is None:
         return also_to(writer, rows, None)
@@ -214,29 +222,31 @@ def row_writer(
     return write if writer is None else also_to(writer, rows, write)
 
 
-def also_to(writer: TagWriter, rows: Rows, write: Callable[[Prediction], None] | None) -> Callable[[Prediction], None]:
+def also_to(writer: TagWriter, rows: Rows, write: WriteRow | None) -> WriteRow:
     """The writer comes first: images with a row in the file are not predicted again on resume."""
 
-    def write_both(prediction: Prediction) -> None:
+    def write_both(prediction: Prediction) -> bool:
+        tags = rows.tags(prediction)
         if prediction.probabilities is not None:
-            writer.write(Path(prediction.image), rows.tags(prediction))
+            writer.write(Path(prediction.image), tags)
         if write is not None:
             write(prediction)
+        return bool(tags)
 
     return write_both
 
 
 def write_all(
     predictions: Iterator[Prediction],
-    write: Callable[[Prediction], None],
+    write: WriteRow,
     stream: IO[str],
     on_step: Callable[[], object],
     out: Path | None,
-) -> int:
-    failed = no_number = done = 0
+) -> Outcome:
+    tagged = failed = no_number = done = 0
     try:
         for prediction in predictions:
-            write(prediction)
+            tagged += write(prediction)
             done += 1
             failed += prediction.probabilities is None
             no_number += prediction.problem.endswith(NOT_A_NUMBER)
@@ -250,7 +260,7 @@ def write_all(
         raise Interrupted(f"Stopped; {done} rows were added to {out}. Run the same command to resume.") from None
     if no_number:
         raise RunFailed(f"For {no_number} of {done} images {NOT_A_NUMBER} Their rows say so.")
-    return failed
+    return Outcome(tagged, done - tagged - failed, failed)
 
 
 # --- what was written before ---
@@ -368,14 +378,14 @@ class Rows:
         return dict(list(prediction.tags(self.categories, self.thresholds, self.tree).items())[: self.top])
 
 
-def csv_rows(stream: IO[str], rows: Rows, with_header: bool) -> Callable[[Prediction], None]:
+def csv_rows(stream: IO[str], rows: Rows, with_header: bool) -> WriteRow:
     """Columns image, tags and their probabilities (separated by ';'), error; then one per category with
     --all-scores."""
     writer = csv.writer(stream)
     if with_header:
         writer.writerow(["image", "tags", "probabilities", "error", *(rows.categories if rows.all_scores else [])])
 
-    def write(prediction: Prediction) -> None:
+    def write(prediction: Prediction) -> bool:
         tags, scores = rows.tags(prediction), prediction.probabilities
         more: list[str] = []
         if rows.all_scores:
@@ -383,18 +393,21 @@ def csv_rows(stream: IO[str], rows: Rows, with_header: bool) -> Callable[[Predic
         chosen = ";".join(f"{probability:.4f}" for probability in tags.values())
         cells = (prediction.image, ";".join(tags), chosen, prediction.problem)
         writer.writerow([*map(protected, cells), *more])
+        return bool(tags)
 
     return write
 
 
-def jsonl_rows(stream: IO[str], rows: Rows) -> Callable[[Prediction], None]:
-    def write(prediction: Prediction) -> None:
-        row: dict[str, Any] = {"image": prediction.image, "tags": rows.tags(prediction)}
+def jsonl_rows(stream: IO[str], rows: Rows) -> WriteRow:
+    def write(prediction: Prediction) -> bool:
+        tags = rows.tags(prediction)
+        row: dict[str, Any] = {"image": prediction.image, "tags": tags}
         if prediction.problem:
             row["error"] = prediction.problem
         if rows.all_scores:
             scores = prediction.probabilities
             row["scores"] = {} if scores is None else dict(zip(rows.categories, scores.tolist(), strict=True))
         stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+        return bool(tags)
 
     return write

@@ -31,6 +31,7 @@ from fewtags.wording import plural
 if TYPE_CHECKING:
     import numpy as np
 
+    from fewtags.commands.predict import Outcome
     from fewtags.data.annotations import Annotations
     from fewtags.data.prepare import RunData
 
@@ -360,12 +361,22 @@ def tag(
     resumed, plan.begun = plan.begun, True
     state.keep(plan, now)
     writer = choose_writer(tagging.write, tagging.options, None, photos, dry_run=False)
-    failed = write_predictions(
+    outcome = write_predictions(
         run, photos, tagging.out, overwrite=not resumed, writer=writer, quiet=quiet, **tagging.thresholds
     )
-    sentences = [f"{plural(len(photos) - failed, 'photo')} tagged."]
+    sentences = [about_tags(outcome, before=len(photos) - sum(outcome))]
     sentences += [writer.close()] if writer is not None else []
-    return sentences, [f"{plural(failed, 'photo')} could not be read."] if failed else []
+    return sentences, [f"{plural(outcome.failed, 'photo')} could not be read."] if outcome.failed else []
+
+
+def about_tags(outcome: Outcome, before: int) -> str:
+    """`before`: photos whose rows were written by an update that was interrupted."""
+    parts = [f"{plural(outcome.tagged, 'photo')} tagged"]
+    if outcome.untagged:
+        parts.append(f"{outcome.untagged:,} without a tag that is probable enough")
+    if before:
+        parts.append(f"{before:,} done before the interruption")
+    return ", ".join(parts) + "."
 
 
 def paragraph(updated: Updated, say: Callable[[str], object]) -> None:

@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -214,9 +214,10 @@ class FeatureMaker:
         return ImageDataset(annotations.without_labels(), self.input, augment=augment, seed=self.seed or 0, keep=False)
 
     def make_pass(self, num_images: int, *, pooled: bool, log: RunLog | None) -> Pass:
-        runtime = choose_runtime(
-            self.backbone, self.config.runtime, self.input.size, self.device, self.precision, num_images
-        )
+        with nullcontext() if log is None else log.working("Choosing the runtime"):  # others have to be imported for it
+            runtime = choose_runtime(
+                self.backbone, self.config.runtime, self.input.size, self.device, self.precision, num_images
+            )
         if log is not None and runtime.sentence:
             log.say(runtime.sentence)
         finish = average if pooled else None
