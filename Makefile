@@ -27,15 +27,19 @@ help:  ## Show what can be made
 
 setup: .venv/.ready  ## Create .venv/ with the locked versions; does nothing when they are installed
 
-# uv is taken from the PATH, or else put into the project's own environment by pip. Nothing is compiled beforehand: of
-# 18,000 files the demo imports 1,600, which Python compiles when it does.
+# uv is taken from the PATH, or else put into the project's own environment by the pip of $(PYTHON), or where that has none
+# by one of its own, which takes seconds to install. Nothing is compiled beforehand: of 18,000 files the demo imports 1,600,
+# which Python compiles when it does.
 .venv/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fewtags needs Python 3.11 or newer; say which with: make PYTHON=python3.11"; exit 2; }
-	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	command -v uv >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	test -x $(BIN)/python || $(PYTHON) -m venv --without-pip .venv
+	command -v uv >/dev/null || test -x $(BIN)/uv || \
+	  $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check uv==$(UV_VERSION) || \
+	  { $(BIN)/python -m ensurepip >/dev/null && $(BIN)/python -m pip install --quiet uv==$(UV_VERSION); }
 	UV=$$(command -v uv || echo $(BIN)/uv); \
 	  $$UV pip install --quiet --python $(BIN)/python -r requirements.lock && \
 	  $$UV pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@rm -f .venv/.collected
 	@touch $@
 
 demo: setup  ## Draw images, hide most of their tags, train, and show what was found (under two minutes)
@@ -49,15 +53,10 @@ test: setup  ## Check style and types, and run the tests beside it, on two cores
 	  $(MAKE) --no-print-directory unit; tests=$$?; \
 	  wait $$! && exit $$tests || { echo "Style or types are wrong; \`make lint\` says where."; exit 1; }
 
-# Once per set of versions, one process compiles what the tests import; three at once would each do it for themselves.
-.venv/.collected: .venv/.ready
-	-@$(TEST_ENV) $(BIN)/python -m pytest --collect-only -q -p no:xdist >/dev/null
-	@touch $@
-
-unit: setup .venv/.collected  ## Only the tests
+unit: setup  ## Only the tests
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "No browser is installed, so the review page is not tried in one; \`make browser\` installs it."
-	$(TEST_ENV) $(BIN)/python $(PYTEST) --durations=10
+	$(TEST_ENV) FEWTAGS_COLLECTED=$(CURDIR)/.venv/.collected $(BIN)/python $(PYTEST) --durations=10
 
 test-slow: setup others  ## The tests that take over a minute, and those against large packages of other projects
 	$(TEST_ENV) $(BIN)/python -m pytest -m slow

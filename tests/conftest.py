@@ -10,9 +10,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -21,8 +22,10 @@ import typer.testing
 import yaml
 from PIL import Image
 
-from fewtags.config import RunConfig, load_config
-from fewtags.data.annotations import Annotations
+# torch is not imported here: the process that only hands out the tests would wait for it before it starts the others.
+if TYPE_CHECKING:
+    from fewtags.config import RunConfig
+    from fewtags.data.annotations import Annotations
 
 PROJECT = Path(__file__).parents[1]
 COLOURS = {"red": (220, 40, 40), "green": (40, 180, 60), "blue": (50, 70, 220)}
@@ -34,6 +37,15 @@ LONGEST = (
     "export/test_export.py", "engine/test_torchrun.py", "review/test_new_tag_way.py", "test_apply_command.py",
     "data/test_fuzz_readers.py", "engine/test_several_processes.py", "review/test_killed_server.py",
 )  # fmt: skip
+
+# `make test` says where the first process notes that it has collected the tests. The others wait for it: what it
+# imports is compiled then, which takes longer than all the rest and would be done by each of them.
+COLLECTED = Path(os.environ["FEWTAGS_COLLECTED"]) if "FEWTAGS_COLLECTED" in os.environ else None
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+if COLLECTED and WORKER not in ("", "gw0"):
+    given_up = time.monotonic() + 120  # seconds, then each for itself
+    while not COLLECTED.exists() and time.monotonic() < given_up:
+        time.sleep(0.1)
 
 # Imports make half a million objects that stay. To look through them for garbage takes a fifth of the time to collect
 # the tests, and it would be done again in many a test.
@@ -48,6 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.enable()
     gc.freeze()
+    if COLLECTED and WORKER == "gw0":
+        COLLECTED.touch()
 
 
 def pytest_unconfigure() -> None:
@@ -118,6 +132,8 @@ def other_side() -> Callable[..., str]:
 @pytest.fixture(scope="session")
 def patches(tmp_path_factory: pytest.TempPathFactory) -> Annotations:
     """36 training and 12 test images of noise with coloured patches; the tags are the colours. Labels are complete."""
+    from fewtags.data.annotations import Annotations
+
     root = tmp_path_factory.mktemp("patches")
     rng = np.random.default_rng(0)
     images, tags = [], []
@@ -141,6 +157,8 @@ class TinyConfig:
 
     @staticmethod
     def make(*overrides: str) -> RunConfig:
+        from fewtags.config import load_config
+
         settings = (
             "method=an", "model.backbone=test_resnet", "model.pretrained=false", "input.size=32", "train.epochs=2",
             "train.batch_size=8", "train.workers=0", "words.dim=8", "data.known=0.6",
@@ -196,6 +214,7 @@ TINY = (
 @pytest.fixture(scope="session")
 def trained(patches: Annotations, tags_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run on `patches`, as `fewtags train` leaves it. Read it, or copy it first."""
+    from fewtags.config import load_config
     from fewtags.engine.training import train
 
     folder = tmp_path_factory.mktemp("runs") / "trained"
@@ -220,6 +239,7 @@ def some_tags(patches: Annotations, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="session")
 def partly_tagged(patches: Annotations, some_tags: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run of `instant` on `some_tags`. Read it, or copy it first."""
+    from fewtags.config import load_config
     from fewtags.engine.training import train
 
     folder = tmp_path_factory.mktemp("runs") / "partly-tagged"

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
-from torch.utils._pytree import tree_flatten, tree_map
 
 ELSEWHERE = torch.device("meta")  # the one device that torch knows everywhere and has no kernels of its own to run
 CPU = torch.device("cpu")
@@ -83,17 +82,19 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             found = func.decompose(*args, **kwargs)
         if found is not NotImplemented:
             return found
+    wanted = kwargs.get("device")
+    wanted_away = wanted is not None and torch.device(wanted).type == ELSEWHERE.type
+    tensors = tensors_in((args, *kwargs.values()))
+    any_away = any(isinstance(tensor, Away) for tensor in tensors)
+    if not any_away and not wanted_away:
+        return func(*args, **kwargs)
     if func is aten._has_compatible_shallow_copy_type.default:
         return False
-    refuse_to_mix(func, args, kwargs)
-    wanted = kwargs.get("device")
-    any_away = any(isinstance(value, Away) for value in tree_flatten((args, kwargs))[0])
-    away = any_away if wanted is None else torch.device(wanted).type == ELSEWHERE.type
+    refuse_to_mix(func, args, tensors)
+    away = any_away if wanted is None else wanted_away
     if func in MAY_MIX:
         away = isinstance(args[0], Away)
-    plain_args, plain_kwargs = tree_map(
-        lambda value: value.numbers if isinstance(value, Away) else value, (args, kwargs)
-    )
+    plain_args, plain_kwargs = numbers_of(args), {name: numbers_of(value) for name, value in kwargs.items()}
     if wanted is not None:
         plain_kwargs["device"] = CPU
     found = func(*plain_args, **plain_kwargs)
@@ -102,24 +103,45 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     # As torch does it: what is new is an inference tensor in inference mode, and a view is what it is a view of.
     view = func.is_view and isinstance(args[0], Tensor)
     with torch.inference_mode(args[0].is_inference() if view else torch.is_inference_mode_enabled()):
-        found = tree_map(lambda value: Away(value) if away and isinstance(value, Tensor) else value, found)
+        found = sent_away(found) if away else found
     return return_and_correct_aliasing(func, args, kwargs, found) if any_away and away else found
 
 
-def refuse_to_mix(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+# torch's own functions for trees take a third of the time of the tests on this device.
+def tensors_in(values: Any) -> list[Tensor]:
+    found = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += tensors_in(value)
+    return found
+
+
+def numbers_of(value: Any) -> Any:
+    if isinstance(value, Away):
+        return value.numbers
+    return type(value)(map(numbers_of, value)) if isinstance(value, list | tuple) else value
+
+
+def sent_away(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return Away(value)
+    return type(value)(map(sent_away, value)) if isinstance(value, list | tuple) else value
+
+
+def refuse_to_mix(func: Any, args: Any, tensors: list[Tensor]) -> None:
     if func in MAY_MIX:
         return
     if func in MAY_INDEX:  # an index may be on the CPU, if what it looks into is away
-        rest = [args[0], *args[2:]]
-        refuse_to_mix_these(func, rest)
+        refuse_to_mix_these(func, tensors_in([args[0], *args[2:]]))
         if not isinstance(args[0], Away):
-            refuse_to_mix_these(func, args)
+            refuse_to_mix_these(func, tensors)
         return
-    refuse_to_mix_these(func, (args, kwargs))
+    refuse_to_mix_these(func, tensors)
 
 
-def refuse_to_mix_these(func: Any, values: Any) -> None:
-    tensors = [value for value in tree_flatten(values)[0] if isinstance(value, Tensor)]
+def refuse_to_mix_these(func: Any, tensors: list[Tensor]) -> None:
     here = [value for value in tensors if not isinstance(value, Away) and value.ndim]
     if here and any(isinstance(value, Away) for value in tensors):
         raise RuntimeError(
