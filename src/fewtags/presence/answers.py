@@ -39,7 +39,7 @@ USUAL_TAIL, TAIL = -0.2, 0.3
 # could explain this, instead of the tags' own offsets, would lift the many unlikely labels that nobody asked about
 # (COCO, seven answers a tag: 236,000 missing tags estimated for 20,000; results/after-decisions).
 SLOPE = 0.12
-USUAL_DOUBT, DOUBT = 0.7, 0.6
+USUAL_DOUBT, DOUBT = 0.4, 0.5
 CENTRE = -1.0  # log-odds that the slope does not change
 TAIL_AT = 1.0  # log-odds from which on the tail does
 _LEAST_RISE = 0.1  # of the log-odds: a label that looks surer is not less likely

@@ -1,6 +1,8 @@
 """Fits `Presence` in closed form to partial labels, by evidence in which each label is judged without itself.
 
 ridge scores (and names, windows) left out -> regression -> bias, slopes, habits, thresholds
+
+Twice: how likely a known label was to be known comes out of the first look, and how much it counts goes into the ridge.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from fewtags.presence.regression import (
     USUAL_SLOPE,
     Cases,
     Prior,
+    Shared,
     fit_categories,
     share_of,
     share_of_others,
@@ -34,6 +37,7 @@ NAME_IMAGES = 30.0  # prior weight of the usual spread of name scores, in images
 THINGS_IN_A_PICTURE = 2.5  # tags that apply per tag a classifier sees, which is trained on single objects
 WINDOW_PART = 0.4  # of the slope, what the best window usually has
 _ENTRIES_AT_ONCE = 2**22  # scores are computed for groups of categories with about this many entries: bounds the memory
+_LABELS_AT_ONCE = 2**14
 _SAMPLE = 4096  # images the regression is fitted to, besides the known positives
 _LEAST_SLOPE = 0.05
 _NO_ANSWERS = (torch.zeros(0), torch.zeros(0, dtype=torch.long), torch.zeros(0))
@@ -88,6 +92,11 @@ class Images:
         names = self.names if self.name_weight is None else None
         return [part for part in (names, self.best_window) if part is not None]
 
+    def evidence_of(self, row: Tensor, category: Tensor) -> Tensor:
+        """[P, J] of single labels."""
+        others = (part[row, category] for part in self.other_evidence())
+        return torch.stack([self.scores_of(row, category), *others], dim=-1)
+
     def cases(self, categories: Tensor, rows: Tensor) -> Cases:
         """What the regression of these categories is fitted to: `rows` as a sample of the images, and positives."""
         labels, others = self.labels[:, categories], self.other_evidence()
@@ -96,8 +105,7 @@ class Images:
         number = (labels == PRESENT).sum(0).float()
         shape = (int(place.max()) + 1 if len(place) else 0, len(categories))
         positives, counts = torch.zeros(*shape, len(evidence)), torch.zeros(shape)
-        single = [self.scores_of(row, categories[column]), *(part[row, categories[column]] for part in others)]
-        positives[place, column] = torch.stack(single, dim=-1)
+        positives[place, column] = self.evidence_of(row, categories[column])
         counts[place, column] = (number / number.clamp(max=MOST_POSITIVES))[column]
         return Cases.of(positives, counts, torch.stack(evidence, dim=-1), labels[rows], len(self.labels) / len(rows))
 
@@ -154,17 +162,18 @@ def fit_presence(
     standard = _standardise_names(model, names, named)
     for buffer in (model.window_slope, model.lesson_weights, model.lesson_bias):  # of an earlier fit
         buffer.zero_()
-    ridge = _take_ridge(model, sums)
+    ridge = Ridge.of(sums)
     _keep_sample(model, ridge, features, int(sums.count))
-    rotated = ridge.basis.rotate(features, overwrite=overwrite and not refine)
+    rotated = ridge.basis.rotate(features, overwrite=overwrite)
     images = Images(ridge, rotated, labels, (labels == PRESENT).float(), standard)
-    images = images.leaving_out(groups)
     if not has_labels:
         assert names is not None
         return _fit_names_alone(model, images, names)
     slopes = [USUAL_SLOPE] if standard is None else [USUAL_SLOPE, USUAL_NAME_SLOPE]
-    fitted = regress(model, images, slopes, known_proportion)
-    return _fit_again(fitted, sums, features, known_proportion, groups) if refine else fitted
+    first = _shared_of(images, slopes, known_proportion)
+    images = _by_propensity(images, first).leaving_out(groups)
+    fitted = regress(model, images, _shared_of(images, slopes, known_proportion, first))
+    return _fit_again(fitted, known_proportion, groups) if refine else fitted
 
 
 def fit_windows(fitted: Fitted, best_window: Tensor, known_proportion: float | None = None) -> Fitted:
@@ -173,7 +182,8 @@ def fit_windows(fitted: Fitted, best_window: Tensor, known_proportion: float | N
     # Both kinds of scores in units of the one evidence there was before.
     usual = float(fitted.model.slope.cpu()[has_labels].mean()) if has_labels.any() else 1.0
     slopes = [(1 - WINDOW_PART) * usual, WINDOW_PART * usual]
-    return regress(fitted.model, replace(fitted.images, best_window=best_window), slopes, known_proportion)
+    images = replace(fitted.images, best_window=best_window)
+    return regress(fitted.model, images, _shared_of(images, slopes, known_proportion))
 
 
 def known_proportion_of(model: Presence, odds: Tensor) -> Tensor:
@@ -185,31 +195,42 @@ def known_proportion_of(model: Presence, odds: Tensor) -> Tensor:
     return shares.clamp(max=1)
 
 
-def _fit_again(
-    fitted: Fitted, sums: ImageSums, features: Tensor, known_proportion: float | None, groups: Tensor | None
-) -> Fitted:
+def _by_propensity(images: Images, shared: Shared) -> Images:
+    """With known labels counting as 1 / P(known | present), so that they stand for all presences: people leave out what
+    is small more often than what is large (inverse propensity weights; Bekker et al., ECML 2019). In each category 1 on
+    average."""
+    row, category = (images.labels == PRESENT).nonzero(as_tuple=True)
+    weight = torch.empty(len(row))
+    for some in slices(len(row), _LABELS_AT_ONCE):
+        evidence = images.evidence_of(row[some], category[some]).double()
+        odds = bent(shared.mean[0] + evidence @ shared.mean[1:-1])
+        weight[some] = (1 + (-shared.mean[-1] - shared.clarity * odds).exp()).float()
+    weights = images.weights.clone()
+    weights[row, category] = weight
+    return _recounted(images, weights * (images.weights.sum(0) / weights.sum(0).clamp(min=1e-12)))
+
+
+def _recounted(images: Images, weights: Tensor) -> Images:
+    """Counting as positives by other `weights` [N, C]."""
+    ridge = images.ridge.recounted(images.rotated, images.weights, weights)
+    return replace(images, ridge=ridge, weights=weights, without_groups=None)
+
+
+def _fit_again(fitted: Fitted, known_proportion: float | None, groups: Tensor | None) -> Fitted:
     """With the labels that were found. Names count as much as before: found labels say what names do."""
     model, images = fitted.model, fitted.images
-    labels, known = images.labels, (images.labels == PRESENT).float()
     hidden = model.answers.if_unknown(fitted.left_out().to(model.slope)).sigmoid().cpu()
     # The noisier the mean of the known positives, the more the others count. Names alone are not trusted so.
-    noise = torch.where(known.any(0), 1 - images.ridge.reliability, 0.0)
-    found = torch.where(labels == UNKNOWN, noise * hidden, known)
-    ridge = _take_ridge(model, sums.relabelled(features, found))
-    images = replace(images, ridge=ridge, weights=found, without_groups=None).leaving_out(groups)
-    return regress(model, images, [USUAL_SLOPE], known_proportion)
+    noise = torch.where((images.labels == PRESENT).any(0), 1 - images.ridge.reliability, 0.0)
+    found = torch.where(images.labels == UNKNOWN, noise * hidden, images.weights)
+    images = _recounted(images, found).leaving_out(groups)
+    return regress(model, images, _shared_of(images, [USUAL_SLOPE], known_proportion))
 
 
-def regress(model: Presence, images: Images, slopes: list[float], known_proportion: float | None) -> Fitted:
-    """By all left-out evidence, of which `slopes` are usual."""
-    labels = images.labels
-    known = (labels == PRESENT).sum(0)
-    prior = Prior.of(slopes, float(known.sum()) / len(labels), labels.shape[1], known_proportion)
-    rows = sample_rows(len(labels))
-    # Without its only known positive nothing is known of a category.
-    enough = known >= min(2, int(known.max()))
-    several, others = enough.nonzero()[:, 0], (~enough).nonzero()[:, 0]
-    shared = share_of(images.cases(_some(several), rows), prior, given=known_proportion is not None)
+def regress(model: Presence, images: Images, shared: Shared) -> Fitted:
+    """By all left-out evidence, and what all categories share."""
+    labels, rows = images.labels, sample_rows(len(images.labels))
+    several, others = _several_and_others(labels)
     kinds = [(several, shared)]
     if len(others):
         kinds.append((others, share_of_others(images.cases(_some(others), rows), shared)))
@@ -217,7 +238,7 @@ def regress(model: Presence, images: Images, slopes: list[float], known_proporti
     for categories, usual in kinds:
         for part in categories.split(max(2**19 // max(len(rows), 1), 1)):
             theta[part] = fit_categories(images.cases(part, rows), usual)
-    _set(model, theta.float(), shared.clarity, shared.uncertain)
+    _set(model, images.ridge, theta.float(), shared.clarity, shared.uncertain)
     if images.best_window is not None:
         model.window_slope.copy_(theta[:, 2].float().clamp(min=0))
     elif images.names is not None and images.name_weight is None:
@@ -227,13 +248,33 @@ def regress(model: Presence, images: Images, slopes: list[float], known_proporti
     return _with_thresholds(Fitted(model, replace(images, name_weight=model.name_weight.cpu().clone())))
 
 
+def _shared_of(
+    images: Images, slopes: list[float], known_proportion: float | None, earlier: Shared | None = None
+) -> Shared:
+    """What all categories share, of which `slopes` are usual; see `share_of`."""
+    labels, several = images.labels, _some(_several_and_others(images.labels)[0])
+    tags = float((labels == PRESENT).sum()) / len(labels)
+    prior = Prior.of(slopes, tags, labels.shape[1], known_proportion)
+    cases = images.cases(several, sample_rows(len(labels)))
+    return share_of(cases, prior, given=known_proportion is not None, earlier=earlier)
+
+
+def _several_and_others(labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Categories with several known labels, and others: without its only known positive nothing is known of one."""
+    known = (labels == PRESENT).sum(0)
+    enough = known >= min(2, int(known.max()))
+    return enough.nonzero()[:, 0], (~enough).nonzero()[:, 0]
+
+
 def _some(categories: Tensor) -> Tensor:
     """As many as are enough to tell what they share, evenly over all."""
     return categories[:: max(len(categories) // SHARED_BY, 1)][:SHARED_BY]
 
 
-def _set(model: Presence, theta: Tensor, clarity: float, uncertain: float) -> None:
-    """What the regression found, `theta` [C, J + 2], and no answers yet."""
+def _set(model: Presence, ridge: Ridge, theta: Tensor, clarity: float, uncertain: float) -> None:
+    """What the regressions found, `theta` [C, J + 2] the second one, and no answers yet."""
+    model.weights.copy_(ridge.weights())
+    model.mean.copy_(ridge.basis.mean)
     model.bias.copy_(theta[:, 0])
     model.slope.copy_(theta[:, 1].clamp(min=_LEAST_SLOPE))
     model.habit.copy_(theta[:, -1])
@@ -241,13 +282,6 @@ def _set(model: Presence, theta: Tensor, clarity: float, uncertain: float) -> No
     model.uncertain.fill_(uncertain)
     model.bend.fill_(BEND)
     model.take_answers(*_NO_ANSWERS)
-
-
-def _take_ridge(model: Presence, sums: ImageSums) -> Ridge:
-    ridge = Ridge.of(sums)
-    model.weights.copy_(ridge.weights())
-    model.mean.copy_(ridge.basis.mean)
-    return ridge
 
 
 def _keep_sample(model: Presence, ridge: Ridge, features: Tensor, num_images: int) -> None:
@@ -290,7 +324,7 @@ def _fit_names_alone(model: Presence, images: Images, names: Tensor) -> Fitted:
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
     named = model.name_factor.cpu() > 0
     bias, ones = torch.where(named, low, -8.0), torch.ones(len(named))
-    _set(model, torch.stack([bias, ones, -8 * ones], dim=1), clarity=0.0, uncertain=1.0)
+    _set(model, images.ridge, torch.stack([bias, ones, -8 * ones], dim=1), clarity=0.0, uncertain=1.0)
     model.name_weight.copy_(slope * named)
     return _with_thresholds(Fitted(model, replace(images, name_weight=model.name_weight.cpu().clone())))
 

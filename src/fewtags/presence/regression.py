@@ -41,6 +41,7 @@ SINGLE_RANKS, GROWTH = 16, 1.25
 OF_A_BIN = 3  # labels that stand for the others of their bin
 MOST_POSITIVES = 100  # of a category; more stand for the rest
 _STEPS, _CLOSE = 40, 1e-5
+_FIXED = torch.tensor([1e-3], dtype=torch.float64)  # standard deviation of what is known
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,11 @@ class Prior:
         )
         habit = math.log(share / (1 - share))
         mean = [FIRST_INTERCEPT, *slopes, habit]
-        spread = [INTERCEPT_SPREAD, *[SLOPE_SPREAD] * len(slopes), HABIT_SPREAD if known_proportion is None else 1e-3]
+        spread = [
+            INTERCEPT_SPREAD,
+            *[SLOPE_SPREAD] * len(slopes),
+            HABIT_SPREAD if known_proportion is None else float(_FIXED),
+        ]
         return cls(torch.tensor(mean, dtype=torch.float64), torch.tensor(spread, dtype=torch.float64))
 
 
@@ -131,14 +136,22 @@ class Shared:
     uncertain: float  # standard deviation of the log-odds that an unknown label is present, by what is not determined
 
 
-def share_of(cases: Cases, prior: Prior, *, given: bool = False) -> Shared:
+def share_of(cases: Cases, prior: Prior, *, given: bool = False, earlier: Shared | None = None) -> Shared:
     """The posterior mean over the values of habits' spread and clarity. With a `given` known proportion there is one
-    habit, and it does not depend on clarity."""
+    habit, and it does not depend on clarity. How tags come to be known may be taken from an `earlier` look."""
+    if earlier is not None:
+        mean, spread = torch.cat([prior.mean[:-1], earlier.mean[-1:]]), torch.cat([prior.spread[:-1], _FIXED])
+        again = _over(cases, Prior(mean, spread), [(earlier.habit_spread, earlier.clarity)])
+        return replace(again, uncertain=earlier.uncertain)
+    return _over(cases, prior, [(HABIT_SPREADS[0], 0.0)] if given else list(product(HABIT_SPREADS, CLARITIES)))
+
+
+def _over(cases: Cases, prior: Prior, grid: list[tuple[float, float]]) -> Shared:
+    """Over a grid of habits' spreads and clarities."""
     known = (cases.counts[..., 0].sum(0) > 0).nonzero()[:, 0]
     if not len(known):
         return Shared(prior.mean, HABIT_SPREADS[0], 0.0, 1.0)
     few = cases.take(known[:: math.ceil(len(known) / SHARED_BY)])
-    grid = [(HABIT_SPREADS[0], 0.0)] if given else list(product(HABIT_SPREADS, CLARITIES))
     spread, clarity = (torch.tensor(each, dtype=torch.float64) for each in zip(*grid, strict=True))
     fit = _Newton(few, prior, spread, clarity)
     fit.run()

@@ -15,7 +15,6 @@ chosen by its likelihood. So P_c = v^-0.25 / (s_c k_c): it falls as positives co
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ _SHARED_BY = 256  # categories, evenly spaced: enough to tell what all share
 _LOG_VARIANCES = torch.arange(-16.0, 2.5, 0.5)  # of the shared s; the features' own variance is 1
 _OWN = torch.arange(-1.5, 1.75, 0.25)  # log s_c less the shared one
 _LEAST_RELIABLE = 0.05
-_IMAGES_AT_ONCE = 8192
+_IMAGES_AT_ONCE, _CATEGORIES_AT_ONCE = 8192, 256
 _SMALL_GROUP = 64  # images, whose leverages are solved for directly
 _LEAST_VARIANCE = 1e-5  # of a dimension, in parts of the mean square: below it is rounding
 
@@ -79,17 +78,6 @@ class ImageSums:
         self.weight_squared += positive.square().sum(0, dtype=torch.float64)
         self.positive_total += positive.T @ x
 
-    def relabelled(self, features: Tensor, weights: Tensor) -> ImageSums:
-        """The same images with other labels: only the categories' sums are computed again, from `features` [N, D] and
-        `weights` [N, C] of all images, or of a sample that stands for them."""
-        other, stand_for = copy.copy(self), float(self.count) / len(features)
-        other.weight = stand_for * weights.sum(0, dtype=torch.float64)
-        other.weight_squared = stand_for * weights.square().sum(0, dtype=torch.float64)
-        other.positive_total = torch.zeros_like(self.positive_total)
-        for rows in slices(len(features), _IMAGES_AT_ONCE):
-            other.positive_total += stand_for * (weights[rows].T.float() @ unit_length(features[rows]))
-        return other
-
 
 @dataclass(frozen=True)
 class Basis:
@@ -133,12 +121,38 @@ class Basis:
 
 
 @dataclass(frozen=True)
+class Positives:
+    """The known positives of every category, each of which may count more or less than 1."""
+
+    weight: Tensor  # [C] its sum
+    weight_squared: Tensor  # [C] the sum of its squares
+    mean: Tensor  # [C, D] in the eigenbasis
+
+    @property
+    def number(self) -> Tensor:
+        """[C] of images whose mean is as noisy as this weighted one."""
+        return (self.weight.square() / self.weight_squared.clamp(min=1e-12)).clamp(min=1e-12)
+
+    def recounted(self, rotated: Tensor, before: Tensor, after: Tensor, stand_for: float) -> Positives:
+        """With images [M, D] counting by `after` [M, C] instead of `before`, each standing for so many."""
+        weight, squared, mean = self.weight.clone(), self.weight_squared.clone(), torch.zeros_like(self.mean)
+        for some in slices(len(weight), _CATEGORIES_AT_ONCE):
+            more = stand_for * (after[:, some] - before[:, some])
+            weight[some] += more.sum(0)
+            squared[some] += (more * (after[:, some] + before[:, some])).sum(0)
+            total = self.weight[some, None] * self.mean[some] + more.T @ rotated
+            mean[some] = torch.where(weight[some, None] > 0, total / weight[some, None].clamp(min=1e-12), 0.0)
+        return Positives(weight, squared, mean)
+
+
+@dataclass(frozen=True)
 class Ridge:
     """Scores of the images: standardised, times the root of how much of their variance is signal, in units of what is
     usual for that."""
 
     basis: Basis
     num_images: int  # N
+    positives: Positives
     share: Tensor  # [C] mean of what was regressed on: positives / images
     gain: Tensor  # [C, D] 1 / (v + P_c) in the eigenbasis; 0 for a category without positives
     directions: Tensor  # [C, D] w_c in the eigenbasis
@@ -148,22 +162,30 @@ class Ridge:
     @classmethod
     def of(cls, sums: ImageSums) -> Ridge:
         basis = Basis.of(sums)
-        used = sums.weight > 0
-        # A weighted mean is as noisy as one of (sum of weights)^2 / sum of squares images.
-        number = (sums.weight.square() / sums.weight_squared.clamp(min=1e-12)).clamp(min=1e-12).float()
-        means = basis.means(sums)
-        variance = weight_variances(means, number, basis.values, used)
+        positives = Positives(sums.weight.float(), sums.weight_squared.float(), basis.means(sums))
+        return cls._by(basis, int(sums.count), positives)
+
+    @classmethod
+    def _by(cls, basis: Basis, num_images: int, positives: Positives) -> Ridge:
+        weight, number, used = positives.weight, positives.number, positives.weight > 0
+        variance = weight_variances(positives.mean, number, basis.values, used)
         gain = 1 / (basis.values + basis.values.clamp(min=1e-6).pow(-TILT) / (variance * number)[:, None])
         gain = torch.where(used[:, None], gain, 0.0)
-        directions = means * gain
+        directions = positives.mean * gain
         spread = directions.square() @ basis.values
         noise = (gain * basis.values).square().sum(1) / number
         reliability = torch.where(used, (1 - noise / spread.clamp(min=1e-12)).clamp(min=_LEAST_RELIABLE), 0.0)
         # Log-odds per standard deviation go as the root of the reliability between tags of an archive, and between
         # archives of 60 to 5,000 photos as its fourth root (results/small-archives).
-        usual = reliability[sums.weight >= min(2.0, float(sums.weight.max()))].mean().clamp(min=_LEAST_RELIABLE)
+        several = weight >= min(1.5, float(weight.max()) / 2)  # known positives
+        usual = reliability[several].mean().clamp(min=_LEAST_RELIABLE)
         unit = (reliability / usual.sqrt() / spread.clamp(min=1e-12)).sqrt() * (spread > 1e-12)
-        return cls(basis, int(sums.count), (sums.weight / sums.count).float(), gain, directions, unit, reliability)
+        return cls(basis, num_images, positives, weight / num_images, gain, directions, unit, reliability)
+
+    def recounted(self, rotated: Tensor, before: Tensor, after: Tensor) -> Ridge:
+        """With images [M, D], all or a sample of them, counting as positives by `after` [M, C] instead of `before`."""
+        positives = self.positives.recounted(rotated, before, after, self.num_images / len(rotated))
+        return self._by(self.basis, self.num_images, positives)
 
     def weights(self) -> Tensor:
         """[C, D] such that the score of unit-length features x is weights . (x - mean)."""
@@ -244,7 +266,7 @@ class Ridge:
         rest = weights - share - share * (rotated @ self.directions.T)  # label - f(x), [B, C]
         leverage = (1 + rotated.square() @ self.gain.T) / number
         scores = torch.empty(*elsewhere.shape[:2], len(share))
-        for some in slices(len(share), 256):
+        for some in slices(len(share), _CATEGORIES_AT_ONCE):
             between = (elsewhere * rotated[:, None]) @ self.gain[some].T  # not by an einsum, which makes [B, L, C', D]
             pull = (1 + between) / number * (rest / (1 - leverage).clamp(min=1e-3))[:, None, some]
             fit = share[some] * (1 + elsewhere @ self.directions[some].T) - pull
