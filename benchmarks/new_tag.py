@@ -29,6 +29,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from result_rows import append_result, read_results
 from selection import ROOT, Photos, read_coco, read_voc
 from torch import Tensor
@@ -37,8 +38,10 @@ from fewtags.data.formats.voc import VOC_CATEGORIES
 from fewtags.metrics import average_precision
 from fewtags.models.backbones import create_backbone
 from fewtags.models.closed_form import NAME_SHARPNESS
+from fewtags.presence.class_rows import ClassShares, with_classes
 from fewtags.presence.new_tag import Archive, Learned, name_prior
 from fewtags.presence.ridge import Basis, ImageSums, unit_length
+from fewtags.presence.rows import AT_ONCE, FeatureRows
 
 RESULTS = ROOT / "results/new-tag/runs.csv"
 STARTS = {"one example": (1, False), "five examples": (5, False), "word": (0, True), "word + one example": (1, True)}
@@ -65,8 +68,10 @@ def steps() -> Iterator[int]:
 class Data:
     name: str
     categories: Sequence[str]
-    train: Tensor  # [N, D] unit length
-    test: Tensor
+    train: FeatureRows  # [N, D + K] of unit length, with the classes seen in the images
+    test: FeatureRows
+    looks: Tensor  # [N, D] of the training images, of unit length
+    looks_test: Tensor
     standard: tuple[Tensor, Tensor]  # the same, standardised, for the regressions
     truth: np.ndarray  # [N, C] bool
     truth_test: np.ndarray
@@ -82,15 +87,22 @@ class Data:
         standard = tuple((each - basis.mean) / basis.scale * (PENALTY_SPREAD / size) ** 0.5 for each in (train, test))
         sharpness = NAME_SHARPNESS * photos.features["train"].norm(dim=1).mean()
         names = tuple(photos.names.scores(each * sharpness) for each in (train, test))
+        archive = Archive.of(train, seen(photos, train * sharpness))
+        of_test = with_classes(test, seen(photos, test * sharpness))
         return cls(
-            name, categories, train, test, (standard[0], standard[1]), photos.truth["train"], photos.truth["test"],
-            (names[0], names[1]), photos.names.known, Archive.of(train),
+            name, categories, archive.features, of_test, train, test, (standard[0], standard[1]),
+            photos.truth["train"], photos.truth["test"], (names[0], names[1]), photos.names.known, archive,
         )  # fmt: skip
 
     def priors(self, column: int) -> tuple[Tensor, Tensor]:
         """What the name says, of training and test images."""
         of_train, of_test = (each[:, column] for each in self.names)
         return name_prior(of_train), name_prior(of_test, of_train)
+
+
+def seen(photos: Photos, features: Tensor) -> ClassShares:
+    logits = (F.linear(part, photos.names.weight, photos.names.bias) for part in features.split(AT_ONCE))
+    return ClassShares.of(each.softmax(1) for each in logits)
 
 
 @dataclass
@@ -141,8 +153,8 @@ class Session:
             assert by_word is not None
             assert of_test is not None
             return Fit(by_word, of_test, torch.sigmoid)
-        example = self.data.train[self.examples].mean(0)
-        return Fit(self.data.train @ example, self.data.test @ example, torch.sigmoid, threshold=2.0)
+        example = self.data.looks[self.examples].mean(0)
+        return Fit(self.data.looks @ example, self.data.looks_test @ example, torch.sigmoid, threshold=2.0)
 
     def regression(self, present: np.ndarray) -> Fit:
         """Logistic regression with an L2 penalty, by Newton's method in the space of the answers."""

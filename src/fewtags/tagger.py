@@ -49,6 +49,7 @@ from fewtags.models.closed_form import NAME_SHARPNESS, ClosedFormHead
 from fewtags.models.model_card import UNKNOWN_LICENSE
 from fewtags.models.phrases import Phrases, classes_of
 from fewtags.models.saved import SavedModel, load_model
+from fewtags.presence.class_rows import ClassShares
 from fewtags.presence.new_tag import Archive, Forecast, Learned
 from fewtags.presence.ridge import unit_length
 from fewtags.train_settings import CacheConfig
@@ -344,8 +345,10 @@ class Tagger:
             raise UserError(f"There is a tag '{name}' already; use `relabel` to teach it.")
         if images is None:
             features, paths = self._of_the_run()
-            return NewTag(name, features, self._looked_at(examples), paths)
-        return NewTag(name, self._looked_at(images), self._looked_at(examples))
+        else:
+            features, paths = self._looked_at(images), None
+        looks = self._looked_at(examples)
+        return NewTag(name, features, looks, paths, shares=self._phrases(torch.cat([features, looks])).shares())
 
     def _of_the_run(self) -> tuple[torch.Tensor, list[str]]:
         """[N, D] unit-length features of the run's own images, and their paths. Unreadable ones are left out."""
@@ -531,12 +534,18 @@ class NewTag:
     """A tag that nobody had, of some images; see `Tagger.add_tag`."""
 
     def __init__(
-        self, name: str, unit_features: torch.Tensor, examples: torch.Tensor, images: Sequence[str] | None = None
+        self,
+        name: str,
+        unit_features: torch.Tensor,
+        examples: torch.Tensor,
+        images: Sequence[str] | None = None,
+        *,
+        shares: ClassShares | None = None,  # of images and examples
     ):
         self.name = name
         self.images = images  # paths by row, if they are the run's own
         self._images = len(unit_features)
-        self._archive = Archive.of(torch.cat([unit_features, examples]))
+        self._archive = Archive.of(torch.cat([unit_features, examples]), shares)
         self._examples = list(range(self._images, self._images + len(examples)))
         self.answers: dict[int, bool] = {}  # row -> present
 

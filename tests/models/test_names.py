@@ -26,6 +26,7 @@ from fewtags.models.name_matching import READINGS, SYNONYMS, ClassIndex, Match, 
 from fewtags.models.names import NameScorer, find_names
 from fewtags.models.nouns import FILE as NOUNS
 from fewtags.models.nouns import Nouns, nouns
+from fewtags.models.phrases import Phrases
 
 WORDNET = Path("/usr/share/wordnet")
 COCO_BELOW = 54  # of COCO's 80 names have ImageNet-1k classes at or below one of their senses
@@ -210,6 +211,19 @@ def test_no_scorer_where_nothing_is_known():
     assert find_names(None, ["dog"]) is None
     assert find_names(made_head(), ["sunset", "xqzzy"]) is None
     assert find_names(made_head(), []) is None
+
+
+def test_what_the_classifier_sees_in_images_goes_into_new_tags(monkeypatch):
+    """The same shares that a phrase is found by. Without classes, or with too many, features alone do."""
+    head, features = made_head(), torch.randn(7, 4, generator=torch.Generator().manual_seed(2))
+    phrases = Phrases(lambda: head, lambda: 3.0, features)
+    seen = phrases.shares()
+    shares = torch.nn.functional.linear(3 * features, head.weight, head.bias).softmax(1)
+    assert (seen.which[:, 0] == shares.argmax(1)).all()
+    torch.testing.assert_close(seen.dense().square().sum(1), torch.ones(7))
+    assert Phrases(lambda: None, lambda: 3.0, features).shares() is None
+    monkeypatch.setattr("fewtags.models.phrases._KEEP", 6999)
+    assert Phrases(lambda: head, lambda: 3.0, features).shares() is None
 
 
 # --- the classifier of a backbone ---

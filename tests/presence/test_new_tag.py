@@ -7,7 +7,18 @@ import pytest
 import torch
 
 from fewtags.presence import new_tag
-from fewtags.presence.new_tag import LEAST, MOST, NEXT, TAIL, Archive, Curve, _hopeful, _quantiles, name_prior
+from fewtags.presence.new_tag import (
+    LEAST,
+    MOST,
+    NEXT,
+    REFUSED,
+    TAIL,
+    Archive,
+    Curve,
+    _hopeful,
+    _quantiles,
+    name_prior,
+)
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +97,37 @@ def test_what_is_missing_is_told_by_the_answers_next_to_it(archive, made):
     assert number.high - number.low == pytest.approx(2 * 1.96 * (100 * chance * (1 - chance)) ** 0.5, rel=0.05)
 
 
-def test_refused_ones_count_less_than_given_ones(archive, made, monkeypatch):
-    """They were asked about because they looked likely, and few are like them."""
-    truth, rows = made[1], np.arange(200)
-    refused = torch.from_numpy(rows[~truth[rows]])
-    half = archive.learn(rows, truth[rows]).scores(archive.features)[refused].mean()
-    monkeypatch.setattr(new_tag, "REFUSED", 1.0)
-    assert archive.learn(rows, truth[rows]).scores(archive.features)[refused].mean() < half
+def test_refused_ones_count_by_their_part_of_the_answers(archive, made, monkeypatch):
+    """They were asked about because they looked likely: a few among given ones say little of the others, and many that
+    the tag is something else."""
+    truth = made[1]
+    given, refused = np.flatnonzero(truth)[:40], np.flatnonzero(~truth)
+
+    def drop(number: int) -> float:
+        """By how much refused ones are lower than if each counted as much as a given one."""
+        rows = np.concatenate([given, refused[:number]])
+        monkeypatch.setattr(new_tag, "REFUSED", (40 + number) / number)
+        fully = archive.learn(rows, truth[rows]).scores(archive.features)[torch.from_numpy(refused[:number])].mean()
+        monkeypatch.setattr(new_tag, "REFUSED", REFUSED)
+        own = archive.learn(rows, truth[rows]).scores(archive.features)[torch.from_numpy(refused[:number])].mean()
+        return float(fully - own)
+
+    assert drop(4) < 0 < drop(100)
+
+
+def test_after_refusals_it_asks_about_what_it_knows_less(archive, made, monkeypatch):
+    truth = made[1]
+    rows = np.concatenate([np.flatnonzero(truth)[:1], np.flatnonzero(~truth)[:30]])
+    learned = archive.learn(rows, truth[rows], examples=rows[:1].tolist())
+    scores, open_rows = learned.scores(archive.features), np.setdiff1d(np.arange(len(truth)), rows)
+    pool = open_rows[np.argsort(-scores.numpy()[open_rows])[: new_tag.POOL]]
+
+    def known(asked: np.ndarray) -> float:
+        return float(archive.covariance(asked, rows).diagonal().mean())
+
+    curious = learned.first(scores, pool)[:10]
+    monkeypatch.setattr(new_tag, "MORE_CURIOUS", 0.0)
+    assert known(curious) > known(learned.first(scores, pool)[:10])
 
 
 def test_look_alikes_are_not_asked_about_one_after_the_other():

@@ -87,6 +87,7 @@ def test_from_a_search_to_a_tag_and_back(tmp_path, open_page):  # noqa: F811
     content = base64.b64encode((tmp_path / "photos" / name(7)).read_bytes()).decode()
     page.evaluate(DROP, [content, "drop"])
     expect(page.locator("dialog h2")).to_have_text("Like mine.jpg")
+    expect(page.locator("#find")).to_have_value("")  # no longer the phrase of the search before
     expect(dialog.locator(".hit").first).to_have_attribute("data-image", "7")
     examples = [int(row) for row in np.flatnonzero(TRUTH[:, 2])[:2]]
     for row in examples:

@@ -15,6 +15,7 @@ from fewtags.models.backbones import ClassHead
 from fewtags.models.clip import TextTower
 from fewtags.models.name_matching import ClassIndex, match_names
 from fewtags.models.names import find_names
+from fewtags.presence.class_rows import ClassShares
 from fewtags.presence.rows import FeatureRows
 
 SUBSETS = ("imagenet-1k", "imagenet-12k", "imagenet-21k-goog", "imagenet-21k", "imagenet-21k-miil", "imagenet-22k")
@@ -53,6 +54,13 @@ class Phrases:
         classes = torch.tensor(match.classes)
         shares = self._shares[:, classes] if self._shares is not None else self._classified(source, classes)
         return Found(shares.float().sum(1).clamp(min=1e-8, max=1.0).log(), match.sentence)
+
+    def shares(self) -> ClassShares | None:
+        """What the classifier sees in every image; None without one, or where images and classes are too many to
+        classify while somebody waits."""
+        if not isinstance(self._source, ClassHead) or self._shares is None:
+            return None
+        return ClassShares.of(self._shares.split(_ROWS_AT_ONCE))
 
     @cached_property
     def _source(self) -> ClassHead | TextTower | None:

@@ -1,17 +1,17 @@
 """A tag that nobody has given yet: ranked from examples, a word, or nothing, and learned from answers.
 
-    archive = Archive.of(unit_features)                    # once
+    archive = Archive.of(unit_features, shares)            # once; with what a classifier sees in the images
     learned = archive.learn(rows, present)                 # examples and answers so far
-    learned.odds(unit_features)                            # log-odds of presence, of these or other images
+    learned.odds(with_classes(unit_features, shares))      # log-odds of presence, of these or other images
     learned.first(scores, open_rows)                       # what to ask next
     learned.forecast(scores, open_rows, found)             # what the next answers find, what is missing, is it enough
 
 Scores are f = b + w'x, plus what the name says: a logistic regression on the answers. A priori w varies in the
-directions in which the images do, as in `ridge`, and some images of the archive count as absences, since most tags
-apply to few images. Absences that were answered count less: they are the likeliest-looking ones. Answers about the
-likeliest images say nothing of the unlikely ones, so scores become log-odds by a curve of their own, bent(A + B f),
-fitted to what the regression says of every answered image without its answer and to a prior of how many images have a
-tag. On VOC 2007 and COCO it keeps what it promises (results/new-tag).
+directions in which the images do, as in `ridge`, and as much with the classes that a classifier sees in them
+(`class_rows`), where the backbone has one. Some images of the archive count as absences, since most tags apply to few
+images. Answers about the likeliest images say nothing of the unlikely ones, so scores become log-odds by a curve of
+their own, bent(A + B f), fitted to what the regression says of every answered image without its answer and to a prior
+of how many images have a tag. On VOC 2007 and COCO it keeps what it promises (results/new-tag).
 """
 
 from __future__ import annotations
@@ -24,19 +24,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fewtags.presence.class_rows import ClassShares, with_classes
 from fewtags.presence.estimates import Interval
 from fewtags.presence.observation import bent
 from fewtags.presence.ridge import TILT, Basis, ImageSums
 from fewtags.presence.rows import FeatureRows
 
 SPREAD = 8.0  # prior variance of an image's score, in squared log-odds; 4 to 20 rank alike
+BY_CLASSES = 0.5  # the part of it that goes with the classes seen in the image; 0.3 to 0.7 rank alike
 BIAS, BIAS_SPREAD = -3.0, 3.0
 BACKGROUND = 300  # images that stand for the archive,
 ABSENCES = 5.0  # and how many absences they count together, at least;
 ABSENCES_PER_ANSWER = 0.2  # more as more is answered
-REFUSED = 0.5  # what an answered absence counts: it was asked about because it looked likely, and few are like it
+# What an answered absence counts, times their part of the answers. It was asked about because it looked likely: where
+# few are like it, that says little of the others; where most are, the tag is something else.
+REFUSED = 2.0
 SELF_TAUGHT = 0.5  # part of their chance that they count as presences
-CURIOSITY = 0.7  # standard deviations of the score that count for an image in the order: likely, or not known well
+CURIOSITY = 0.7  # standard deviations of the score that count for an image in the order: likely, or not known well;
+MORE_CURIOUS = 1.5  # times so many more if all answers were no
 NOISE = 4.0  # variance of what an answer says of a score: 1 / (p (1 - p)) of one as likely as not
 POOL = 60  # the likeliest ones that are ordered so
 MOST = 400  # yes and no answers each that are learned from; of more, a random part stands for all
@@ -126,7 +131,7 @@ class Forecast:
 @dataclass(frozen=True)
 class Learned:
     archive: Archive
-    weights: Tensor  # [D] of unit-length features
+    weights: Tensor  # [D] of unit-length features, or [D + K] of those with classes
     bias: float
     rows: np.ndarray  # [n] images that it was learned from, the examples too
     answered: np.ndarray  # [m] images that were answered,
@@ -135,13 +140,13 @@ class Learned:
     curve: Curve
     tail: Curve  # by the unlikeliest answered ones, for those that were not asked about
 
-    def scores(self, unit_features: FeatureRows, prior: Tensor | None = None) -> Tensor:
-        """[N]; `prior` is what the name says of the images."""
-        scores = unit_features @ self.weights + self.bias
+    def scores(self, images: FeatureRows, prior: Tensor | None = None) -> Tensor:
+        """[N] of features like those of the archive; `prior` is what the name says of the images."""
+        scores = images @ self.weights + self.bias
         return scores if prior is None else scores + prior
 
-    def odds(self, unit_features: FeatureRows, prior: Tensor | None = None) -> Tensor:
-        return self.curve(self.scores(unit_features, prior))
+    def odds(self, images: FeatureRows, prior: Tensor | None = None) -> Tensor:
+        return self.curve(self.scores(images, prior))
 
     def first(self, scores: Tensor, open_rows: np.ndarray) -> np.ndarray:
         """The open rows in the order to ask about them: the likeliest, and among them first those of which little is
@@ -150,7 +155,8 @@ class Learned:
         if not len(self.rows):
             return order
         pool = order[:POOL]
-        places = _hopeful(scores[torch.from_numpy(pool)], self.archive.covariance(pool, self.rows))
+        curiosity = CURIOSITY * (1 + MORE_CURIOUS * float((~self.present).sum()) / len(self.rows))
+        places = _hopeful(scores[torch.from_numpy(pool)], self.archive.covariance(pool, self.rows), curiosity)
         return np.concatenate([pool[places], order[POOL:]])
 
     def threshold(self, scores: Tensor, precision: float = PROMISE) -> Threshold:
@@ -177,44 +183,72 @@ class Learned:
 
 
 @dataclass(frozen=True)
+class View:
+    """Images such that dot products are prior covariances of their scores."""
+
+    mean: Tensor  # [D]
+    root: Tensor  # [D, D]
+    of_classes: float  # scale of the roots of class shares; 0 where there are none
+
+    @classmethod
+    def of(cls, sample: Tensor, *, of_classes: bool) -> View:
+        """By some images [M, D]."""
+        basis = Basis.of(ImageSums.of(sample, torch.zeros(len(sample), 1)))
+        by_classes = BY_CLASSES * of_classes
+        varies = basis.values > 1e-4
+        variance = torch.where(varies, basis.values.clamp(min=1e-4).pow(TILT), 0.0)
+        variance = variance * ((1 - by_classes) * SPREAD / (variance * basis.values).sum().clamp(min=1e-9))
+        root = basis.vectors * variance.sqrt() / basis.scale[:, None]
+        return cls(basis.mean, root, (by_classes * SPREAD) ** 0.5)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        size = len(self.mean)
+        own = (images[:, :size] - self.mean) @ self.root
+        return torch.cat([own, self.of_classes * images[:, size:]], dim=1)
+
+    def back(self, direction: Tensor) -> tuple[Tensor, float]:
+        """Weights of the features themselves, and what they add to the bias."""
+        size = len(self.mean)
+        own = self.root @ direction[:size]
+        return torch.cat([own, self.of_classes * direction[size:]]), -float(self.mean @ own)
+
+
+@dataclass(frozen=True)
 class Archive:
     """What all new tags of the same images share."""
 
-    features: FeatureRows  # [N, D] of unit length
-    mean: Tensor  # [D]
-    root: Tensor  # [D, D]: (x - mean) @ root are the images, such that dot products are prior covariances of scores
+    features: FeatureRows  # [N, D] of unit length, or [N, D + K] with the classes seen in the images
+    some: FeatureRows  # evenly spaced ones: enough for quantiles of scores
+    every: int  # how far apart they are
+    view: View
     background: Tensor  # [W] rows
-    of_background: Tensor  # [W, D]
+    of_background: Tensor  # [W, D']
     between: Tensor  # [W, W] prior covariances
-    seen: dict[int, Tensor] = field(default_factory=dict, repr=False)  # row -> [D]; see `look`
+    seen: dict[int, Tensor] = field(default_factory=dict, repr=False)  # row -> [D']; see `look`
 
     @classmethod
-    def of(cls, unit_features: FeatureRows, readable: np.ndarray | None = None) -> Archive:
+    def of(
+        cls, unit_features: FeatureRows, shares: ClassShares | None = None, readable: np.ndarray | None = None
+    ) -> Archive:
         rows = torch.arange(len(unit_features)) if readable is None else torch.from_numpy(np.flatnonzero(readable))
         order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
-        sample = unit_features[rows[order[:_FITTED_TO]]]
-        basis = Basis.of(ImageSums.of(sample, torch.zeros(len(sample), 1)))
-        varies = basis.values > 1e-4
-        variance = torch.where(varies, basis.values.clamp(min=1e-4).pow(TILT), 0.0)
-        variance = variance * (SPREAD / (variance * basis.values).sum().clamp(min=1e-9))
-        root = basis.vectors * variance.sqrt() / basis.scale[:, None]
+        view = View.of(unit_features[rows[order[:_FITTED_TO]]], of_classes=shares is not None)
+        features, every = with_classes(unit_features, shares), max(len(unit_features) // _FITTED_TO, 1)
+        some = with_classes(unit_features[::every], None if shares is None else shares[::every])
         background = rows[order[:BACKGROUND]]
-        images = (unit_features[background] - basis.mean) @ root
-        return cls(unit_features, basis.mean, root, background, images, images @ images.T)
+        images = view(features[background])
+        return cls(features, some, every, view, background, images, images @ images.T)
 
     def look(self, rows: np.ndarray) -> Tensor:
-        """[M, D] images by their prior covariances. Those seen lately are kept: the same ones are asked for again."""
+        """[M, D'] images in the view. Those seen lately are kept: the same ones are asked for again."""
         if len(self.seen) + len(rows) > _KEPT:
             self.seen.clear()
         new = np.array([row for row in rows.tolist() if row not in self.seen], dtype=np.int64)
         if len(new):
-            images = (self.features[torch.from_numpy(new)] - self.mean) @ self.root
-            self.seen.update(zip(new.tolist(), images, strict=True))
-        return (
-            torch.stack([self.seen[row] for row in rows.tolist()])
-            if len(rows)
-            else self.root.new_zeros(0, len(self.root))
-        )
+            self.seen.update(zip(new.tolist(), self.view(self.features[torch.from_numpy(new)]), strict=True))
+        if not len(rows):
+            return self.of_background[:0]
+        return torch.stack([self.seen[row] for row in rows.tolist()])
 
     def covariance(self, rows: np.ndarray, known: np.ndarray) -> Tensor:
         """[M, M] of the scores of `rows`, given answers about `known` ones, whatever they were."""
@@ -240,12 +274,11 @@ class Archive:
         rows, present = np.asarray(rows, dtype=np.int64), np.asarray(present, dtype=bool)
         rows, present, weight = _at_most(rows, present)
         regression = _Regression.of(self, rows, present, weight, prior)
-        weights = self.root @ regression.direction
-        bias = regression.bias - float(self.mean @ weights)
-        # Scores of a sample are enough for the curve, which goes by their quantiles.
-        sample = self.features[:: max(len(self.features) // _FITTED_TO, 1)] @ weights + bias
+        weights, shift = self.view.back(regression.direction)
+        bias = regression.bias + shift
+        sample = self.some @ weights + bias
         if prior is not None:
-            sample = sample + prior[:: max(len(self.features) // _FITTED_TO, 1)]
+            sample = sample + prior[:: self.every]
         asked = ~np.isin(rows, list(examples))
         left_out, said = regression.left_out[torch.from_numpy(asked)], present[asked]
         answers, quantiles = torch.from_numpy(said), _quantiles(sample)
@@ -257,7 +290,7 @@ class Archive:
 
 @dataclass(frozen=True)
 class _Regression:
-    direction: Tensor  # [D] of the images as `Archive.look` shows them
+    direction: Tensor  # [D'] of the images as `Archive.look` shows them
     bias: float
     left_out: Tensor  # [n]
 
@@ -279,7 +312,9 @@ class _Regression:
         target = torch.cat([torch.from_numpy(present).float(), torch.zeros(rest)])
         undecided = ~torch.isin(archive.background, at)
         absences = max(ABSENCES, ABSENCES_PER_ANSWER * float(weight.sum()))
-        weight = torch.cat([torch.where(target[:number] > 0, weight, REFUSED * weight), undecided * (absences / rest)])
+        refused = torch.where(target[:number] > 0, 0.0, weight)
+        counts = weight - refused + refused * (REFUSED * refused.sum() / weight.sum().clamp(min=1.0))
+        weight = torch.cat([counts, undecided * (absences / rest)])
         mean = torch.full((number + rest,), BIAS)
         if prior is not None:
             mean = mean + prior[torch.cat([at, archive.background])]
@@ -309,13 +344,13 @@ class _Regression:
         return cls(images.T @ gradient, BIAS + BIAS_SPREAD**2 * float(gradient.sum()), left_out)
 
 
-def _hopeful(scores: Tensor, covariance: Tensor) -> list[int]:
-    """Places of the images in the order to ask: by score and CURIOSITY, each as if those before it were answered, so
+def _hopeful(scores: Tensor, covariance: Tensor, curiosity: float = CURIOSITY) -> list[int]:
+    """Places of the images in the order to ask: by score and curiosity, each as if those before it were answered, so
     that look-alikes are not asked about one after the other."""
     hope, order = scores.clone(), []
     for _ in range(len(scores)):
         deviation = covariance.diagonal().clamp(min=0).sqrt()
-        best = int((hope + CURIOSITY * deviation).argmax())
+        best = int((hope + curiosity * deviation).argmax())
         order.append(best)
         hope[best] = -torch.inf
         shared = covariance[:, best]

@@ -75,6 +75,7 @@ def open_review(run: Path, *, reviewer: str = "", read_only: bool = False, quiet
         readable=readable,
         content_hash=pictures.content_hash,
         word=lambda text: phrases.find(text).scores,
+        shares=phrases.shares,
         leaders=kept_bursts(outputs, run),
         inputs=lambda: kept_inputs(outputs, run, judge.model),
     )

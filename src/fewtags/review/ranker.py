@@ -21,6 +21,7 @@ from torch import Tensor
 from fewtags.engine.judge import Judge
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.presence.answers import Answers, Correction
+from fewtags.presence.class_rows import ClassShares
 from fewtags.presence.decisions import Lesson
 from fewtags.presence.estimates import Interval
 from fewtags.presence.new_tag import NEXT, Archive, Forecast, Learned, name_prior
@@ -55,12 +56,14 @@ class Ranker:
         *,
         seed: int = 0,
         word: Callable[[str], Tensor | None] = lambda text: None,
+        shares: Callable[[], ClassShares | None] = lambda: None,
         inputs: Callable[[], Tensor] | None = None,
     ):
-        """`word` gives the name scores [N] of a phrase, or None where nothing is known of it; `inputs`, what lessons
-        are about."""
+        """`word` gives the name scores [N] of a phrase, or None where nothing is known of it; `shares`, what a
+        classifier sees in the images; `inputs`, what lessons are about."""
         self.state, self.judge, self.model, self.features = state, judge, judge.model, unit_features
-        self.readable, self.seed, self.word, self._make_inputs = readable, seed, word, inputs
+        self.readable, self.seed, self.word = readable, seed, word
+        self._make_shares, self._make_inputs = shares, inputs
         self.correction: Correction = judge.learn([], [], [])
         self._changes = 0  # of labels, up to which it was learned from decisions
         self._lessons: dict[int, tuple[int, Lesson | None]] = {}  # column -> changes, what the decisions teach
@@ -185,7 +188,7 @@ class Ranker:
 
     @cached_property
     def archive(self) -> Archive:
-        return Archive.of(self.features, self.readable)
+        return Archive.of(self.features, self._make_shares(), self.readable)
 
     def learned(self, column: int) -> Learned:
         stamp, learned = self._learned.get(column, (0, None))
@@ -206,7 +209,7 @@ class Ranker:
         return self._priors[column]
 
     def _scores(self, column: int) -> Tensor:
-        return self.learned(column).scores(self.features, self._prior(column))
+        return self.learned(column).scores(self.archive.features, self._prior(column))
 
     def _of_new(self, column: int) -> Chances:
         odds = self.learned(column).curve(self._scores(column))

@@ -28,6 +28,7 @@ from fewtags.errors import UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.presence.answers import Correction
 from fewtags.presence.bursts import burst_leaders
+from fewtags.presence.class_rows import ClassShares
 from fewtags.presence.estimates import Estimates, estimate
 from fewtags.presence.new_tag import Forecast
 from fewtags.presence.rows import FeatureRows
@@ -81,13 +82,15 @@ class ReviewSession:
         readable: np.ndarray | None = None,
         content_hash: Callable[[int], str] = lambda row: "",
         word: Callable[[str], Tensor | None] = lambda text: None,
+        shares: Callable[[], ClassShares | None] = lambda: None,
         leaders: np.ndarray | None = None,
         inputs: Callable[[], Tensor] | None = None,
         seed: int = 0,
     ):
         """`unit_features` [N, D] are those of the images of `annotations`, which `judge` judges; rows that are not
         `readable` are never shown. `content_hash` of a row's file is kept with a decision about it. `word` gives the
-        name scores [N] of a phrase. `leaders` and `inputs` are computed if they are not given."""
+        name scores [N] of a phrase, `shares` what a classifier sees in the images. `leaders` and `inputs` are computed
+        if they are not given."""
         self.annotations, self.features, self.store = annotations, unit_features, store
         self.run, self.reviewer, self.content_hash, self.seed = run, reviewer, content_hash, seed
         self.readable = np.ones(len(annotations), dtype=bool) if readable is None else readable
@@ -99,7 +102,9 @@ class ReviewSession:
         self.judge = judge
         self.leaders = burst_leaders(unit_features).numpy() if leaders is None else leaders
         self.state = LabelState(annotations)
-        self.ranker = Ranker(self.state, judge, unit_features, self.readable, seed=seed, word=word, inputs=inputs)
+        self.ranker = Ranker(
+            self.state, judge, unit_features, self.readable, seed=seed, word=word, shares=shares, inputs=inputs
+        )
         self.queues = Queues(self.state, self.ranker, self.leaders, self.readable, lambda column: counts.sample(column))
         self.counts = counts = TagCounts(self.state, self.ranker, self.queues, self.readable, seed=seed)
         self.refresh()

@@ -429,6 +429,7 @@ class App {
     try {
       const found = await asked;
       clearNotice();
+      byId("find").value = text; // an older phrase is not what is shown
       openHits(title, found, {
         readOnly: this.session.read_only,
         tag: this.place.get("tag"),
