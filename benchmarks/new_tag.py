@@ -38,10 +38,9 @@ from fewtags.data.formats.voc import VOC_CATEGORIES
 from fewtags.metrics import average_precision
 from fewtags.models.backbones import create_backbone
 from fewtags.models.closed_form import NAME_SHARPNESS
-from fewtags.presence.class_rows import ClassShares, with_classes
 from fewtags.presence.new_tag import Archive, Learned, name_prior
 from fewtags.presence.ridge import Basis, ImageSums, unit_length
-from fewtags.presence.rows import AT_ONCE, FeatureRows
+from fewtags.presence.rows import AT_ONCE, ClassShares, FeatureRows, with_classes
 
 RESULTS = ROOT / "results/new-tag/runs.csv"
 STARTS = {"one example": (1, False), "five examples": (5, False), "word": (0, True), "word + one example": (1, True)}

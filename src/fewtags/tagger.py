@@ -49,9 +49,9 @@ from fewtags.models.closed_form import NAME_SHARPNESS, ClosedFormHead
 from fewtags.models.model_card import UNKNOWN_LICENSE
 from fewtags.models.phrases import Phrases, classes_of
 from fewtags.models.saved import SavedModel, load_model
-from fewtags.presence.class_rows import ClassShares
 from fewtags.presence.new_tag import Archive, Forecast, Learned
 from fewtags.presence.ridge import unit_length
+from fewtags.presence.rows import ClassShares
 from fewtags.train_settings import CacheConfig
 
 Output = Literal["tags", "indicator"]

@@ -15,8 +15,7 @@ from fewtags.models.backbones import ClassHead
 from fewtags.models.clip import TextTower
 from fewtags.models.name_matching import ClassIndex, match_names
 from fewtags.models.names import find_names
-from fewtags.presence.class_rows import ClassShares
-from fewtags.presence.rows import FeatureRows
+from fewtags.presence.rows import ClassShares, FeatureRows
 
 SUBSETS = ("imagenet-1k", "imagenet-12k", "imagenet-21k-goog", "imagenet-21k", "imagenet-21k-miil", "imagenet-22k")
 _KEEP = 2**28  # shares of classes kept: half a gigabyte

@@ -8,7 +8,7 @@
 
 Scores are f = b + w'x, plus what the name says: a logistic regression on the answers. A priori w varies in the
 directions in which the images do, as in `ridge`, and as much with the classes that a classifier sees in them
-(`class_rows`), where the backbone has one. Some images of the archive count as absences, since most tags apply to few
+(`rows`), where the backbone has one. Some images of the archive count as absences, since most tags apply to few
 images. Answers about the likeliest images say nothing of the unlikely ones, so scores become log-odds by a curve of
 their own, bent(A + B f), fitted to what the regression says of every answered image without its answer and to a prior
 of how many images have a tag. On VOC 2007 and COCO it keeps what it promises (results/new-tag).
@@ -24,11 +24,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fewtags.presence.class_rows import ClassShares, with_classes
 from fewtags.presence.estimates import Interval
 from fewtags.presence.observation import bent
 from fewtags.presence.ridge import TILT, Basis, ImageSums
-from fewtags.presence.rows import FeatureRows
+from fewtags.presence.rows import ClassShares, FeatureRows, with_classes
 
 SPREAD = 8.0  # prior variance of an image's score, in squared log-odds; 4 to 20 rank alike
 BY_CLASSES = 0.5  # the part of it that goes with the classes seen in the image; 0.3 to 0.7 rank alike

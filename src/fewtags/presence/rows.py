@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 AT_ONCE = 8192
+TOP = 20  # classes kept of an image: they rank like all of them (results/new-tag)
 
 
 class FeatureRows(Protocol):
@@ -31,3 +33,73 @@ def mean_and_spread(features: FeatureRows) -> tuple[Tensor, Tensor]:
         squares = squares + part.square().sum(0, dtype=torch.float64)
     mean = total / number
     return mean.float(), (squares / number - mean.square()).clamp(min=0).sqrt().float()
+
+
+# --- what the classifier of a backbone sees in images, as features beside the backbone's own ---
+#
+# Two pictures of dogs may share little else, but a classifier puts both among its hundred breeds. So the shares of its
+# classes say what a few examples have in common, better than the features that they were computed from. Their square
+# roots are used: the dot product of two images is then one where the shares are the same (Bhattacharyya's coefficient).
+
+
+@dataclass(frozen=True)
+class ClassShares:
+    """[N, K] square roots of the shares of K classes, of which the largest are kept."""
+
+    number: int  # K
+    which: Tensor  # [N, TOP]
+    roots: Tensor  # [N, TOP]
+
+    @classmethod
+    def of(cls, parts: Iterable[Tensor]) -> ClassShares:
+        """From shares [n, K] of some images after the other."""
+        number, which, roots = 0, [], []
+        for shares in parts:
+            number = shares.shape[1]
+            top = shares.float().topk(min(TOP, number), dim=1)
+            which.append(top.indices.to(torch.int32))
+            roots.append((top.values / top.values.sum(1, keepdim=True).clamp(min=1e-9)).sqrt())
+        return cls(number, torch.cat(which), torch.cat(roots))
+
+    def __len__(self) -> int:
+        return len(self.which)
+
+    def __getitem__(self, rows: Any, /) -> ClassShares:
+        return ClassShares(self.number, self.which[rows], self.roots[rows])
+
+    def dense(self) -> Tensor:
+        """[N, K]"""
+        return torch.zeros(len(self), self.number).scatter_(1, self.which.long(), self.roots)
+
+    def __matmul__(self, weights: Tensor, /) -> Tensor:
+        return (weights[self.which] * self.roots).sum(1)
+
+
+@dataclass(frozen=True)
+class WithClasses:
+    """[N, D + K] features, used like a tensor (`presence.rows`)."""
+
+    features: FeatureRows  # [N, D]
+    shares: ClassShares
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, rows: Any, /) -> Tensor:
+        return torch.cat([self.features[rows], self.shares[rows].dense()], dim=1)
+
+    def split(self, size: int, /) -> Iterator[Tensor]:
+        return (self[slice(first, first + size)] for first in range(0, len(self), size))
+
+    def __matmul__(self, weights: Tensor, /) -> Tensor:
+        own, of_classes = weights[: -self.shares.number], weights[-self.shares.number :]
+        seen = torch.cat([part @ of_classes for part in _parts(self.shares)])
+        return self.features @ own + seen
+
+
+def _parts(shares: ClassShares) -> Iterator[ClassShares]:
+    return (shares[slice(first, first + AT_ONCE)] for first in range(0, max(len(shares), 1), AT_ONCE))
+
+
+def with_classes(features: FeatureRows, shares: ClassShares | None) -> FeatureRows:
+    return features if shares is None else WithClasses(features, shares)

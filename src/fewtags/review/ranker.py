@@ -21,11 +21,10 @@ from torch import Tensor
 from fewtags.engine.judge import Judge
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.presence.answers import Answers, Correction
-from fewtags.presence.class_rows import ClassShares
 from fewtags.presence.decisions import Lesson
 from fewtags.presence.estimates import Interval
 from fewtags.presence.new_tag import NEXT, Archive, Forecast, Learned, name_prior
-from fewtags.presence.rows import FeatureRows
+from fewtags.presence.rows import ClassShares, FeatureRows
 from fewtags.review.labels import LabelState
 from fewtags.review.tag_book import EXAMPLE
 

@@ -28,10 +28,9 @@ from fewtags.errors import UserError
 from fewtags.labels import ABSENT, PRESENT, UNKNOWN
 from fewtags.presence.answers import Correction
 from fewtags.presence.bursts import burst_leaders
-from fewtags.presence.class_rows import ClassShares
 from fewtags.presence.estimates import Estimates, estimate
 from fewtags.presence.new_tag import Forecast
-from fewtags.presence.rows import FeatureRows
+from fewtags.presence.rows import ClassShares, FeatureRows
 from fewtags.review.labels import LabelState, Place
 from fewtags.review.queues import QUEUES, STATUSES, LiveQueue, Queue, QueueName, Queues, Status, View
 from fewtags.review.ranker import LIKELY, Ranker

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fewtags.presence.class_rows import TOP, ClassShares, with_classes
 from fewtags.presence.new_tag import Archive
+from fewtags.presence.rows import TOP, ClassShares, with_classes
 
 CLASSES = 50
 
