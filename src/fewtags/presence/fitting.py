@@ -148,9 +148,9 @@ def fit_presence(
     """To `features` [N, D] with `labels`, which may be some of those that made `sums`.
 
     `names` [N, C] are name scores of the images, for the categories that are `named` [C]. With `refine` it is
-    fitted a second time, with unknown labels counting as positives by their probability. With `groups` [N], labels
+    fitted once more, with unknown labels counting as positives by their probability. With `groups` [N], labels
     are judged without all images of the same number. With `overwrite` the memory of the features is used for what is
-    made of them, unless they are needed again.
+    made of them.
     """
     has_labels = bool((labels == PRESENT).any())
     if names is None and not has_labels:

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fewtags.presence.ridge import slices
+
 AT_ONCE = 8192
 TOP = 20  # classes kept of an image: they rank like all of them (results/new-tag)
 
@@ -72,7 +74,10 @@ class ClassShares:
         return torch.zeros(len(self), self.number).scatter_(1, self.which.long(), self.roots)
 
     def __matmul__(self, weights: Tensor, /) -> Tensor:
-        return (weights[self.which] * self.roots).sum(1)
+        products = self.roots.new_empty(len(self))
+        for rows in slices(len(self), AT_ONCE):
+            products[rows] = (weights[self.which[rows]] * self.roots[rows]).sum(1)
+        return products
 
 
 @dataclass(frozen=True)
@@ -89,16 +94,11 @@ class WithClasses:
         return torch.cat([self.features[rows], self.shares[rows].dense()], dim=1)
 
     def split(self, size: int, /) -> Iterator[Tensor]:
-        return (self[slice(first, first + size)] for first in range(0, len(self), size))
+        return (self[rows] for rows in slices(len(self), size))
 
     def __matmul__(self, weights: Tensor, /) -> Tensor:
         own, of_classes = weights[: -self.shares.number], weights[-self.shares.number :]
-        seen = torch.cat([part @ of_classes for part in _parts(self.shares)])
-        return self.features @ own + seen
-
-
-def _parts(shares: ClassShares) -> Iterator[ClassShares]:
-    return (shares[slice(first, first + AT_ONCE)] for first in range(0, max(len(shares), 1), AT_ONCE))
+        return self.features @ own + self.shares @ of_classes
 
 
 def with_classes(features: FeatureRows, shares: ClassShares | None) -> FeatureRows:
