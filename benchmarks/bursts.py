@@ -95,9 +95,9 @@ def judged(features: torch.Tensor, known: torch.Tensor, groups: torch.Tensor | N
 
 
 def estimated_map(model: Presence, odds: torch.Tensor, known: torch.Tensor) -> float:
-    said = Judged(odds, known, Observation(model.habit, model.clarity), float(model.uncertain), len(known))
+    said = Judged(odds, known, Observation(model.habit, model.clarity), len(known))
     nothing = torch.zeros(0)
-    correction = Correction.of(nothing, nothing.long(), nothing, said.observation.habit, said.uncertain)
+    correction = Correction.of(nothing, nothing.long(), nothing, said.observation.habit)
     names = [str(category) for category in range(known.shape[1])]
     return float(estimate(said, correction, model.thresholds.numpy()).as_json(names)["map"][0])
 

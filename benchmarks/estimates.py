@@ -38,7 +38,7 @@ def measure(found: Photos, known: float, seed: int) -> dict[str, object]:
     sums = ImageSums.of(features, labels)
     fitted = fit_presence(model, sums, features, labels, names=found.train.names, named=found.named)
     odds = fitted.left_out()
-    judged = Judged(odds, labels, model.answers.observation, float(model.uncertain))
+    judged = Judged(odds, labels, model.answers.observation)
     estimates = estimate(judged, no_answers(judged), model.thresholds.numpy())
     values: tuple[object, ...] = (
         known,

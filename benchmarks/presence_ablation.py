@@ -50,15 +50,19 @@ RULES: dict[str, tuple[Change, ...]] = {
     "everything": (),
     "TILT: plain ridge regression": ((ridge, "TILT", 0.0),),
     "OWN_VARIANCE: one penalty factor for all tags": ((ridge, "OWN_VARIANCE", 1e-6),),
+    "R^2: means as noisy as if nothing were explained": ((ridge, "_LEAST_UNEXPLAINED", 1.0),),
     "BEND: straight log-odds": ((observation, "BEND", NO_BEND), (fitting, "BEND", NO_BEND)),
-    "NAME_IMAGES: spread of names as seen": ((fitting, "NAME_IMAGES", 0.0),),
     "OWN_SLOPE: one slope for all tags": ((regression, "OWN_SLOPE", 1e-3), (regression, "OWN_NAME_SLOPE", 1e-3)),
     "SLOPE_SPREAD: slopes as the labels have them": (
         (regression, "SLOPE_SPREAD", 10.0), (regression, "OWN_SLOPE", 4.0),
     ),
     "propensities: every known label counts the same": ((fitting, "_by_propensity", lambda images, shared: images),),
-    "HABIT_SPREADS: one habit for all tags": ((regression, "HABIT_SPREADS", (0.1,)),),
-    "CLARITIES: how clearly a tag is seen does not matter": ((regression, "CLARITIES", (0.0,)),),
+    "HABIT_SPREADS: one habit for all tags": (
+        (regression, "WAYS", tuple(product(regression.HABIT_SPREADS[:1], regression.CLARITIES))),
+    ),
+    "CLARITIES: how clearly a tag is seen does not matter": (
+        (regression, "WAYS", tuple(product(regression.HABIT_SPREADS, (0.0,)))),
+    ),
     "HABIT_SPREAD: no idea of how many tags apply": ((regression, "HABIT_SPREAD", 10.0),),
     "CREDENCE: likelihoods count fully": ((regression, "CREDENCE", 1.0),),
     "USUAL_DOUBT: habits as they seem": ((answers, "USUAL_DOUBT", 0.0),),

@@ -166,9 +166,7 @@ class Case:
         self.correction = self.model.take_answers(self.odds[row, column], column, said)
 
     def numbers(self, asked: np.ndarray, waves: list[Answered]) -> dict[str, float | str]:
-        running = by_model(
-            Judged(self.odds, self.known, self.model.answers.observation, float(self.model.uncertain)), self.correction
-        )
+        running = by_model(Judged(self.odds, self.known, self.model.answers.observation), self.correction)
         chance, unknown = self.hidden().sigmoid().numpy(), (self.known == 0).numpy()
         by_tag, really = (chance * unknown).sum(0), (self.truth & unknown).sum(0)
         left = unknown.copy()

@@ -29,7 +29,7 @@ def answers(judged, truth, number, seed=0):
     category = torch.from_numpy(columns)
     odds = judged.observation.if_unknown(judged.odds[rows, columns], category)
     present = torch.from_numpy(truth[rows, columns])
-    return Correction.of(odds, category, present, judged.observation.habit, judged.uncertain)
+    return Correction.of(odds, category, present, judged.observation.habit)
 
 
 def test_expected_numbers_are_means_over_truths_that_may_be():
@@ -70,16 +70,16 @@ def test_complete_labels_give_what_is_measured():
     assert estimates.known_proportion.value == 1
 
 
-def nothing(num_categories, uncertain=0.0):
+def nothing(num_categories):
     """No answers."""
     empty = torch.zeros(0)
-    return Correction.of(empty, empty.long(), empty, torch.zeros(num_categories), uncertain)
+    return Correction.of(empty, empty.long(), empty, torch.zeros(num_categories))
 
 
 def test_estimates_are_near_what_the_truth_measures():
     scores, truth, labels = made(0.3)
     judged = judge_scores(scores, labels)
-    estimates = estimate(judged, nothing(8, judged.uncertain), 1.5, scores)
+    estimates = estimate(judged, nothing(8), 1.5, scores)
     measured = average_precision(scores, truth).mean()
     assert estimates.map.value == pytest.approx(measured, abs=0.08)
     assert estimates.map.low < measured < estimates.map.high

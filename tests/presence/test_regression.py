@@ -87,7 +87,7 @@ def by_lbfgs(cases, prior, habit_spread, clarity):
 def test_newton_finds_the_optimum_that_another_optimiser_finds(habit_spread, clarity):
     evidence, present, labels = made(0.4, 600, 3)
     labels = torch.where(~present & (evidence[..., 0] > 1), ABSENT, labels)  # some absences are known
-    cases, prior = all_cases(evidence, labels), Prior.of([USUAL_SLOPE], 0.2, 3, None)
+    cases, prior = all_cases(evidence, labels), Prior.of([USUAL_SLOPE], 0.2, 3)
     fit = _Newton(cases, prior, *(torch.tensor([each], dtype=torch.float64) for each in (habit_spread, clarity)))
     fit.run()
     theta, shared = by_lbfgs(cases, prior, habit_spread, clarity)
@@ -100,7 +100,7 @@ def test_newton_finds_the_optimum_that_another_optimiser_finds(habit_spread, cla
 
 def test_pairs_of_spread_and_clarity_fitted_at_once_are_those_fitted_alone():
     evidence, _, labels = made(0.4, 400, 3)
-    cases, prior = all_cases(evidence, labels), Prior.of([USUAL_SLOPE], 0.2, 3, None)
+    cases, prior = all_cases(evidence, labels), Prior.of([USUAL_SLOPE], 0.2, 3)
     spread, clarity = torch.tensor([0.1, 1.0]).double(), torch.tensor([0.0, 0.2]).double()
     both = _Newton(cases, prior, spread, clarity)
     both.run()
@@ -114,7 +114,7 @@ def test_a_category_of_which_nothing_is_said_is_what_all_share():
     evidence, _, labels = made(0.5, 300, 4)
     cases = all_cases(evidence, labels)
     cases.counts[:, 2] = 0
-    shared = Shared(torch.tensor([-3.0, 1.7, -0.4]).double(), 0.4, 0.1, 0.0)
+    shared = Shared(torch.tensor([-3.0, 1.7, -0.4]).double(), 0.4, 0.1)
     theta = fit_categories(cases, shared)
     torch.testing.assert_close(theta[2], shared.mean)
     assert ((theta - shared.mean).abs().amax(1) > 0.01).tolist() == [True, True, False, True]
@@ -125,7 +125,7 @@ def test_categories_with_a_label_at_most_are_as_rare_as_their_labels_say():
     evidence, _, labels = made(0.3, num_images=200, num_categories=12)
     labels[:] = 0
     labels[[3, 50], [1, 7]] = PRESENT
-    cases, shared = all_cases(evidence, labels), Shared(torch.tensor([1.0, 2.0, -1.0]).double(), 0.4, 0.1, 0.0)
+    cases, shared = all_cases(evidence, labels), Shared(torch.tensor([1.0, 2.0, -1.0]).double(), 0.4, 0.1)
     others = share_of_others(cases, shared)
     assert torch.equal(others.mean[1:], shared.mean[1:])
     expected = 0.0
@@ -139,7 +139,7 @@ def test_categories_with_a_label_at_most_are_as_rare_as_their_labels_say():
 
 def test_without_any_known_label_all_share_the_prior():
     evidence, _, labels = made(0.5, 100, 4)
-    prior = Prior.of([USUAL_SLOPE], 0.0, 4, None)
+    prior = Prior.of([USUAL_SLOPE], 0.0, 4)
     shared = share_of(all_cases(evidence, labels * 0), prior)
     assert torch.equal(shared.mean, prior.mean)
 
@@ -147,7 +147,7 @@ def test_without_any_known_label_all_share_the_prior():
 def found_proportion(evidence, labels):
     """The share of presences that are known, over the images; and what was expected before the labels were seen."""
     cases, tags = some_cases(evidence, labels), float((labels == PRESENT).sum(1).float().mean())
-    prior = Prior.of([USUAL_SLOPE], tags, labels.shape[1], None)
+    prior = Prior.of([USUAL_SLOPE], tags, labels.shape[1])
     shared = share_of(cases, prior)
     theta = fit_categories(cases, shared)
     odds = bent(theta[:, 0] + theta[:, 1] * evidence[..., 0].double())
@@ -172,7 +172,7 @@ def test_labels_move_a_wrong_expectation_towards_the_truth():
 
 def test_a_given_known_proportion_stays():
     evidence, _, labels = made(0.5)
-    shared = share_of(some_cases(evidence, labels), Prior.of([USUAL_SLOPE], 0.5, 8, 0.3), given=True)
+    shared = share_of(some_cases(evidence, labels), Prior.of([USUAL_SLOPE], 0.5, 8), 0.3)
     assert float(shared.mean[-1].sigmoid()) == pytest.approx(0.3, abs=0.01)
     assert shared.clarity == 0
 
@@ -184,7 +184,7 @@ def test_habits_that_differ_are_found():
     for name, known in (("coin", 0.5), ("habits", shares)):
         evidence, _, labels = made(known, 4000, 12, slope=3.0)
         cases = some_cases(evidence, labels)
-        shared = share_of(cases, Prior.of([USUAL_SLOPE], 0.7, 12, None))
+        shared = share_of(cases, Prior.of([USUAL_SLOPE], 0.7, 12))
         spread[name] = shared.habit_spread
         habits = fit_categories(cases, shared)[:, -1]
     assert HABIT_SPREADS[0] <= spread["coin"] < spread["habits"] <= HABIT_SPREADS[-1]
@@ -203,10 +203,8 @@ def test_a_few_labels_of_each_bin_stand_for_all():
     torch.testing.assert_close(total[:, 0], (labels == PRESENT).sum(0).double())
     torch.testing.assert_close(total.sum(1), torch.full((5,), 2000.0).double(), rtol=1e-6, atol=1e-3)
     torch.testing.assert_close(total[:, 3], (labels == ABSENT).sum(0).double(), rtol=0.15, atol=5.0)
-    prior = Prior.of([USUAL_SLOPE], 0.5, 5, 0.5)
-    few, many = (
-        fit_categories(each, share_of(each, prior, given=True)) for each in (cases, all_cases(evidence, labels))
-    )
+    prior = Prior.of([USUAL_SLOPE], 0.5, 5)
+    few, many = (fit_categories(each, share_of(each, prior, 0.5)) for each in (cases, all_cases(evidence, labels)))
     torch.testing.assert_close(few, many, rtol=0.1, atol=0.1)
 
 

@@ -145,6 +145,23 @@ def test_the_penalty_falls_as_positives_come_in():
     assert ridge.reliability.diff().min() > 0
 
 
+def test_means_are_as_noisy_as_what_is_not_explained_of_the_labels():
+    """The share that a first regression explains, counted over the images."""
+    features, _, labels = some_images(400, 3, 24, strength=2.0, known=0.8)
+    ridge = Ridge.of(ImageSums.of(features, labels))
+    rotated, values = ridge.basis.rotate(features), ridge.basis.values
+    positives = ridge.positives
+    variance = weight_variances(positives.mean, positives.number, values, positives.weight > 0)
+    for category in range(3):
+        known = (labels[:, category] == PRESENT).float()
+        penalty = values**-TILT / (variance[category] * known.sum())
+        fit = known.mean() * rotated @ (positives.mean[category] / (values + penalty))
+        explained = torch.cov(torch.stack([fit, known]), correction=0)[0, 1] / known.var(correction=0)
+        assert 0.1 < explained < 0.9
+        found = 1 / ridge.gain[category] - values
+        torch.testing.assert_close(found, (1 - explained) * penalty, rtol=1e-2, atol=1e-4)
+
+
 def test_the_variance_of_weights_is_found():
     """Means m = S w + noise over `number` images, of weights w drawn with a known variance."""
     generator = torch.Generator().manual_seed(0)

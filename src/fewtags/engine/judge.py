@@ -129,7 +129,7 @@ class Judge:
         """For estimates of all readable images."""
         rows = np.flatnonzero(self.readable)
         odds, labels = (torch.from_numpy(part[rows]) for part in (self.odds, self.labels))
-        return Judged(odds, labels, self.model.answers.observation, float(self.model.uncertain))
+        return Judged(odds, labels, self.model.answers.observation)
 
     # --- other images ---
 

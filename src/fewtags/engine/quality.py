@@ -60,7 +60,7 @@ def estimate_run(run: Run, saved: SavedModel) -> dict[str, Any] | None:
 
 def no_answers(judged: Judged) -> Correction:
     nothing = torch.zeros(0)
-    return Correction.of(nothing, nothing.long(), nothing, judged.observation.habit, judged.uncertain)
+    return Correction.of(nothing, nothing.long(), nothing, judged.observation.habit)
 
 
 def held_out_quality(run: Run, thresholds: np.ndarray, known_proportion: float) -> Estimates | None:

@@ -60,7 +60,7 @@ def start_closed_form(head: ClosedFormHead, batches: Iterable[Batch], num_images
         head.residual.start(fitted.images.ridge.basis, *seen.windows())
     odds = fitted.left_out()
     observation = Observation(model.habit.cpu(), model.clarity.cpu())
-    judged = Judged(odds, fitted.images.labels, observation, float(model.uncertain), int(sums.count))
+    judged = Judged(odds, fitted.images.labels, observation, int(sums.count))
     return Start(
         known_proportion=known_proportion_of(model, odds.to(model.habit)),
         judged=judged,

@@ -17,7 +17,6 @@ their spreads say how far the numbers can be off.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -105,10 +104,10 @@ class Correction:
     number: int  # of answers
 
     @classmethod
-    def of(cls, odds: Tensor, category: Tensor, present: Tensor, habit: Tensor, uncertain: float = 0.0) -> Correction:
+    def of(cls, odds: Tensor, category: Tensor, present: Tensor, habit: Tensor) -> Correction:
         """From answers `present` [n] about unknown labels of these log-odds [n] and `category` [n].
 
-        `habit` [C] and how `uncertain` it is are those of the observation model.
+        `habit` [C] is the observation model's.
         """
         habits = (habit - habit.mean()).double().cpu()
         asked, place = category.unique(return_inverse=True)
@@ -118,7 +117,7 @@ class Correction:
         shared = torch.stack([torch.ones_like(odds), odds - CENTRE, above, habits[category]], dim=1)
         inputs = torch.cat([shared, own], dim=1)
         prior = torch.tensor([0.0, 0.0, USUAL_TAIL, USUAL_DOUBT] + [0.0] * len(asked)).double()
-        spread = torch.tensor([math.hypot(OFFSET, uncertain), SLOPE, TAIL, DOUBT] + [OWN_OFFSET] * len(asked)).double()
+        spread = torch.tensor([OFFSET, SLOPE, TAIL, DOUBT] + [OWN_OFFSET] * len(asked)).double()
         regression = Regression(odds, inputs, said, torch.ones_like(odds), prior, spread.pow(-2))
         mean = regression.fit()
         return cls(mean, torch.linalg.inv(regression.information(regression.chance(mean))), asked, habits, len(odds))

@@ -40,7 +40,6 @@ class Judged:
     odds: Tensor  # [M, C] by the labels alone, whatever the label is
     labels: Tensor  # [M, C]
     observation: Observation
-    uncertain: float = 1.0  # see `regression.Shared`
     num_images: int | None = None  # that the M stand for
 
     @property
@@ -54,7 +53,7 @@ class Judged:
             return self
         rows = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(0))[:most].sort().values
         number = self.num_images or len(self.labels)
-        return Judged(self.odds[rows], self.labels[rows], self.observation, self.uncertain, number)
+        return Judged(self.odds[rows], self.labels[rows], self.observation, number)
 
     def hidden(self, shift: Shift) -> Tensor:
         """[M, C] P(present | unknown), corrected by answers."""
@@ -87,12 +86,10 @@ def judge_scores(
     positives[place, column], counts[place, column] = evidence[row, column], 1.0
     cases = Cases.of(positives, counts, evidence, said)
     tags = float(known.sum(1).double().mean()) if len(known) else 0.0
-    shared = share_of(
-        cases, Prior.of([USUAL_SLOPE], tags, said.shape[1], known_proportion), given=known_proportion is not None
-    )
+    shared = share_of(cases, Prior.of([USUAL_SLOPE], tags, said.shape[1]), known_proportion)
     theta = fit_categories(cases, shared)
     odds = bent(theta[:, 0] + theta[:, 1] * evidence[..., 0]).float()
-    return Judged(odds, said, Observation(theta[:, -1].float(), shared.clarity), shared.uncertain, num_images)
+    return Judged(odds, said, Observation(theta[:, -1].float(), shared.clarity), num_images)
 
 
 @dataclass(frozen=True)

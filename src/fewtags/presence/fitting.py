@@ -29,11 +29,11 @@ from fewtags.presence.regression import (
     fit_categories,
     share_of,
     share_of_others,
+    share_over,
 )
 from fewtags.presence.ridge import ImageSums, Ridge, members, slices, unit_length
 from fewtags.presence.thresholds import expected_f1_thresholds
 
-NAME_IMAGES = 30.0  # prior weight of the usual spread of name scores, in images
 THINGS_IN_A_PICTURE = 2.5  # tags that apply per tag a classifier sees, which is trained on single objects
 WINDOW_PART = 0.4  # of the slope, what the best window usually has
 _ENTRIES_AT_ONCE = 2**22  # scores are computed for groups of categories with about this many entries: bounds the memory
@@ -238,7 +238,7 @@ def regress(model: Presence, images: Images, shared: Shared) -> Fitted:
     for categories, usual in kinds:
         for part in categories.split(max(2**19 // max(len(rows), 1), 1)):
             theta[part] = fit_categories(images.cases(part, rows), usual)
-    _set(model, images.ridge, theta.float(), shared.clarity, shared.uncertain)
+    _set(model, images.ridge, theta.float(), shared.clarity)
     if images.best_window is not None:
         model.window_slope.copy_(theta[:, 2].float().clamp(min=0))
     elif images.names is not None and images.name_weight is None:
@@ -251,12 +251,15 @@ def regress(model: Presence, images: Images, shared: Shared) -> Fitted:
 def _shared_of(
     images: Images, slopes: list[float], known_proportion: float | None, earlier: Shared | None = None
 ) -> Shared:
-    """What all categories share, of which `slopes` are usual; see `share_of`."""
+    """What all categories share, of which `slopes` are usual. How tags come to be known is taken from an `earlier`
+    look, where there was one."""
     labels, several = images.labels, _some(_several_and_others(images.labels)[0])
     tags = float((labels == PRESENT).sum()) / len(labels)
-    prior = Prior.of(slopes, tags, labels.shape[1], known_proportion)
+    prior = Prior.of(slopes, tags, labels.shape[1])
     cases = images.cases(several, sample_rows(len(labels)))
-    return share_of(cases, prior, given=known_proportion is not None, earlier=earlier)
+    if earlier is None:
+        return share_of(cases, prior, known_proportion)
+    return share_over(cases, prior.with_habit(earlier.mean[-1]), [(earlier.habit_spread, earlier.clarity)])
 
 
 def _several_and_others(labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -271,7 +274,7 @@ def _some(categories: Tensor) -> Tensor:
     return categories[:: max(len(categories) // SHARED_BY, 1)][:SHARED_BY]
 
 
-def _set(model: Presence, ridge: Ridge, theta: Tensor, clarity: float, uncertain: float) -> None:
+def _set(model: Presence, ridge: Ridge, theta: Tensor, clarity: float) -> None:
     """What the regressions found, `theta` [C, J + 2] the second one, and no answers yet."""
     model.weights.copy_(ridge.weights())
     model.mean.copy_(ridge.basis.mean)
@@ -279,7 +282,6 @@ def _set(model: Presence, ridge: Ridge, theta: Tensor, clarity: float, uncertain
     model.slope.copy_(theta[:, 1].clamp(min=_LEAST_SLOPE))
     model.habit.copy_(theta[:, -1])
     model.clarity.fill_(clarity)
-    model.uncertain.fill_(uncertain)
     model.bend.fill_(BEND)
     model.take_answers(*_NO_ANSWERS)
 
@@ -303,11 +305,8 @@ def _standardise_names(model: Presence, names: Tensor | None, named: Tensor | No
         return None
     variance = names.var(0, correction=0)
     named = (variance > 1e-12) & (torch.ones_like(variance, dtype=torch.bool) if named is None else named.cpu())
-    # A category absent from a few images would have a small spread, and every later image would be far above it.
-    usual = variance[named].mean() if named.any() else torch.ones(())
-    deviation = ((len(names) * variance + NAME_IMAGES * usual) / (len(names) + NAME_IMAGES)).sqrt()
     model.name_mean.copy_(names.mean(0))
-    model.name_factor.copy_(torch.where(named, 1 / deviation.clamp(min=1e-6), 0.0))
+    model.name_factor.copy_(torch.where(named, 1 / variance.sqrt().clamp(min=1e-6), 0.0))
     return model.standard_names(names.to(model.name_mean)).cpu()
 
 
@@ -324,7 +323,7 @@ def _fit_names_alone(model: Presence, images: Images, names: Tensor) -> Fitted:
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
     named = model.name_factor.cpu() > 0
     bias, ones = torch.where(named, low, -8.0), torch.ones(len(named))
-    _set(model, images.ridge, torch.stack([bias, ones, -8 * ones], dim=1), clarity=0.0, uncertain=1.0)
+    _set(model, images.ridge, torch.stack([bias, ones, -8 * ones], dim=1), clarity=0.0)
     model.name_weight.copy_(slope * named)
     return _with_thresholds(Fitted(model, replace(images, name_weight=model.name_weight.cpu().clone())))
 

@@ -39,7 +39,6 @@ class Presence(nn.Module):
     bend: Tensor
     habit: Tensor
     clarity: Tensor
-    uncertain: Tensor
     answer_offset: Tensor
     answer_slope: Tensor
     answer_tail: Tensor
@@ -64,7 +63,6 @@ class Presence(nn.Module):
         self.register_buffer("bend", torch.tensor(BEND))  # models of version 0.1 have others
         self.register_buffer("habit", each.clone())  # see `observation`
         self.register_buffer("clarity", torch.zeros(()))
-        self.register_buffer("uncertain", torch.zeros(()))  # see `regression.Shared`
         self.register_buffer("answer_offset", each.clone())  # see `answers`
         self.register_buffer("answer_slope", torch.zeros(()))
         self.register_buffer("answer_tail", torch.zeros(()))
@@ -126,7 +124,7 @@ class Presence(nn.Module):
         """Learn from answers `present` [n] about unknown labels, of these base odds [n] and `category` [n]."""
         observation = Observation(self.habit.cpu(), self.clarity.cpu())
         before = observation.if_unknown(odds, category)
-        correction = Correction.of(before, category, present, self.habit, float(self.uncertain))
+        correction = Correction.of(before, category, present, self.habit)
         for buffer, value in zip(self.answers.shift, correction.shift, strict=True):
             buffer.copy_(value)
         return correction
@@ -147,5 +145,6 @@ class Presence(nn.Module):
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
         for name, value in self._buffers.items():  # a model that is older than a buffer does without it
             state.setdefault(prefix + name, value)
+        state.pop(prefix + "uncertain", None)  # of models before it was found to be worth nothing
         self.sample = torch.empty_like(state[prefix + "sample"], device=self.sample.device)  # as many as were saved
         super()._load_from_state_dict(state, prefix, *more)

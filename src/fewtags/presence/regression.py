@@ -12,6 +12,7 @@ the labels, and the weighted mean is used.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -41,7 +42,6 @@ SINGLE_RANKS, GROWTH = 16, 1.25
 OF_A_BIN = 3  # labels that stand for the others of their bin
 MOST_POSITIVES = 100  # of a category; more stand for the rest
 _STEPS, _CLOSE = 40, 1e-5
-_FIXED = torch.tensor([1e-3], dtype=torch.float64)  # standard deviation of what is known
 
 
 @dataclass(frozen=True)
@@ -109,21 +109,18 @@ class Prior:
     spread: Tensor
 
     @classmethod
-    def of(cls, slopes: list[float], known_tags: float, num_categories: int, known_proportion: float | None) -> Prior:
-        """`known_tags` are those of an image on average; a `known_proportion` is given by who knows it."""
-        expected = known_tags / (TAGS_OF_ONE_CATEGORY * math.sqrt(num_categories))
-        share = min(
-            max(expected if known_proportion is None else known_proportion, 1e-3),
-            0.9 if known_proportion is None else 1 - 1e-4,
-        )
-        habit = math.log(share / (1 - share))
-        mean = [FIRST_INTERCEPT, *slopes, habit]
-        spread = [
-            INTERCEPT_SPREAD,
-            *[SLOPE_SPREAD] * len(slopes),
-            HABIT_SPREAD if known_proportion is None else float(_FIXED),
-        ]
+    def of(cls, slopes: list[float], known_tags: float, num_categories: int) -> Prior:
+        """`known_tags` are those of an image on average."""
+        share = min(max(known_tags / (TAGS_OF_ONE_CATEGORY * math.sqrt(num_categories)), 1e-3), 0.9)
+        mean = [FIRST_INTERCEPT, *slopes, math.log(share / (1 - share))]
+        spread = [INTERCEPT_SPREAD, *[SLOPE_SPREAD] * len(slopes), HABIT_SPREAD]
         return cls(torch.tensor(mean, dtype=torch.float64), torch.tensor(spread, dtype=torch.float64))
+
+    def with_habit(self, habit: float | Tensor) -> Prior:
+        """With a habit that is known."""
+        mean, spread = self.mean.clone(), self.spread.clone()
+        mean[-1], spread[-1] = habit, 1e-3
+        return Prior(mean, spread)
 
 
 @dataclass(frozen=True)
@@ -133,33 +130,32 @@ class Shared:
     mean: Tensor  # [J + 2] of (b, a, habit)
     habit_spread: float
     clarity: float
-    uncertain: float  # standard deviation of the log-odds that an unknown label is present, by what is not determined
 
 
-def share_of(cases: Cases, prior: Prior, *, given: bool = False, earlier: Shared | None = None) -> Shared:
-    """The posterior mean over the values of habits' spread and clarity. With a `given` known proportion there is one
-    habit, and it does not depend on clarity. How tags come to be known may be taken from an `earlier` look."""
-    if earlier is not None:
-        mean, spread = torch.cat([prior.mean[:-1], earlier.mean[-1:]]), torch.cat([prior.spread[:-1], _FIXED])
-        again = _over(cases, Prior(mean, spread), [(earlier.habit_spread, earlier.clarity)])
-        return replace(again, uncertain=earlier.uncertain)
-    return _over(cases, prior, [(HABIT_SPREADS[0], 0.0)] if given else list(product(HABIT_SPREADS, CLARITIES)))
+Ways = Sequence[tuple[float, float]]  # in which tags may come to be known: spread of habits, clarity
+WAYS: Ways = tuple(product(HABIT_SPREADS, CLARITIES))
+A_COIN: Ways = ((HABIT_SPREADS[0], 0.0),)
 
 
-def _over(cases: Cases, prior: Prior, grid: list[tuple[float, float]]) -> Shared:
-    """Over a grid of habits' spreads and clarities."""
+def share_of(cases: Cases, prior: Prior, known_proportion: float | None = None) -> Shared:
+    """With a given known proportion, a coin's."""
+    if known_proportion is None:
+        return share_over(cases, prior, WAYS)
+    return share_over(cases, prior.with_habit(torch.tensor(known_proportion).logit(eps=1e-4)), A_COIN)
+
+
+def share_over(cases: Cases, prior: Prior, ways: Ways) -> Shared:
+    """The posterior mean over the `ways` in which tags may come to be known."""
     known = (cases.counts[..., 0].sum(0) > 0).nonzero()[:, 0]
     if not len(known):
-        return Shared(prior.mean, HABIT_SPREADS[0], 0.0, 1.0)
+        return Shared(prior.mean, *A_COIN[0])
     few = cases.take(known[:: math.ceil(len(known) / SHARED_BY)])
-    spread, clarity = (torch.tensor(each, dtype=torch.float64) for each in zip(*grid, strict=True))
+    spread, clarity = torch.tensor(ways, dtype=torch.float64).unbind(1)
     fit = _Newton(few, prior, spread, clarity)
     fit.run()
     chance = (CREDENCE * fit.evidence()).softmax(0)
     mean = (chance[:, None] * fit.shared).sum(0)
-    level = fit.shared[:, -1]
-    uncertain = float((chance * (level - mean[-1]).square()).sum().sqrt())
-    return Shared(mean, float((chance * spread.log()).sum().exp()), float((chance * clarity).sum()), uncertain)
+    return Shared(mean, float((chance * spread.log()).sum().exp()), float((chance * clarity).sum()))
 
 
 def share_of_others(cases: Cases, shared: Shared) -> Shared:

@@ -5,8 +5,9 @@ enters) and m_c the mean of the k_c known positives, the score is x' w_c, w_c = 
 regression on "known", up to scale.
 
 The penalty P_c is the category's own, by empirical Bayes: m_c = S w_c + noise, the noise of a mean over k_c images has
-variance S/k_c, and w_c is drawn from a normal distribution whose variance s_c v^0.25 along an eigenvector of value v is
-chosen by its likelihood. So P_c = v^-0.25 / (s_c k_c): it falls as positives come in, and nothing is tuned.
+variance (1 - R_c^2) S/k_c, R_c^2 the share of the labels' variance that a first look explains, and w_c is drawn from a
+normal distribution whose variance s_c v^0.25 along an eigenvector of value v is chosen by its likelihood. So
+P_c = v^-0.25 (1 - R_c^2) / (s_c k_c): it falls as positives come in, and nothing is tuned.
 
     sums = ImageSums.of(features, labels)             # batch by batch with `add`; sums of splits add up
     ridge = Ridge.of(sums)
@@ -32,7 +33,7 @@ OWN_VARIANCE = 0.5  # standard deviation of a category's log s_c about the one t
 _SHARED_BY = 256  # categories, evenly spaced: enough to tell what all share
 _LOG_VARIANCES = torch.arange(-16.0, 2.5, 0.5)  # of the shared s; the features' own variance is 1
 _OWN = torch.arange(-1.5, 1.75, 0.25)  # log s_c less the shared one
-_LEAST_RELIABLE = 0.05
+_LEAST_RELIABLE, _LEAST_UNEXPLAINED = 0.05, 0.1
 _IMAGES_AT_ONCE, _CATEGORIES_AT_ONCE = 8192, 256
 _SMALL_GROUP = 64  # images, whose leverages are solved for directly
 _LEAST_VARIANCE = 1e-5  # of a dimension, in parts of the mean square: below it is rounding
@@ -167,20 +168,23 @@ class Ridge:
 
     @classmethod
     def _by(cls, basis: Basis, num_images: int, positives: Positives) -> Ridge:
-        weight, number, used = positives.weight, positives.number, positives.weight > 0
-        variance = weight_variances(positives.mean, number, basis.values, used)
-        gain = 1 / (basis.values + basis.values.clamp(min=1e-6).pow(-TILT) / (variance * number)[:, None])
-        gain = torch.where(used[:, None], gain, 0.0)
+        values, used, share = basis.values, positives.weight > 0, positives.weight / num_images
+        variance = weight_variances(positives.mean, positives.number, values, used)
+        # A mean is as noisy as what is not explained of the labels: R^2 = p / (1 - p) w' m, by a first look.
+        first = _gain(values, variance, positives.number)
+        explained = share / (1 - share).clamp(min=1e-6) * (first * positives.mean.square()).sum(1)
+        number = positives.number / (1 - explained).clamp(min=_LEAST_UNEXPLAINED)
+        gain = torch.where(used[:, None], _gain(values, variance, number), 0.0)
         directions = positives.mean * gain
-        spread = directions.square() @ basis.values
-        noise = (gain * basis.values).square().sum(1) / number
+        spread = directions.square() @ values
+        noise = (gain * values).square().sum(1) / number
         reliability = torch.where(used, (1 - noise / spread.clamp(min=1e-12)).clamp(min=_LEAST_RELIABLE), 0.0)
         # Log-odds per standard deviation go as the root of the reliability between tags of an archive, and between
         # archives of 60 to 5,000 photos as its fourth root (results/small-archives).
-        several = weight >= min(1.5, float(weight.max()) / 2)  # known positives
+        several = positives.weight >= min(1.5, float(positives.weight.max()) / 2)  # known positives
         usual = reliability[several].mean().clamp(min=_LEAST_RELIABLE)
         unit = (reliability / usual.sqrt() / spread.clamp(min=1e-12)).sqrt() * (spread > 1e-12)
-        return cls(basis, num_images, positives, weight / num_images, gain, directions, unit, reliability)
+        return cls(basis, num_images, positives, share, gain, directions, unit, reliability)
 
     def recounted(self, rotated: Tensor, before: Tensor, after: Tensor) -> Ridge:
         """With images [M, D], all or a sample of them, counting as positives by `after` [M, C] instead of `before`."""
@@ -272,6 +276,11 @@ class Ridge:
             fit = share[some] * (1 + elsewhere @ self.directions[some].T) - pull
             scores[..., some] = self._as_score(fit, weights[:, None, some], some)
         return scores
+
+
+def _gain(values: Tensor, variance: Tensor, number: Tensor) -> Tensor:
+    """[C, D] 1 / (v + P_c), by variances s_c of the weights and means over `number` images."""
+    return 1 / (values + values.clamp(min=1e-6).pow(-TILT) / (variance * number)[:, None])
 
 
 def _less(leverages: Tensor) -> Tensor:
