@@ -101,6 +101,7 @@ def epoch(num_images: int, num_categories: int) -> tuple[float, float]:
     import torch
 
     from fewtags.contract import Batch, Problem, Progress
+    from fewtags.engine.optimizers import without_compiler
     from fewtags.methods import objective_class
     from fewtags.models.heads import head_class
 
@@ -109,7 +110,7 @@ def epoch(num_images: int, num_categories: int) -> tuple[float, float]:
     problem = Problem(tuple(f"tag {c}" for c in range(num_categories)), labels)
     head = kind(kind.Config(), DIM, num_categories, None)
     objective = method(method.Config(), problem, None)
-    optimizer = torch.optim.AdamW(head.parameters(), lr=1e-3)
+    optimizer = without_compiler(torch.optim.AdamW)(head.parameters(), lr=1e-3)
     before, started = peak(), time.process_time()
     for step, rows in enumerate(torch.randperm(num_images).split(32)):
         batch = Batch(features[rows, :, None, None], labels[rows], rows)
@@ -124,6 +125,7 @@ def refined(num_images: int, num_categories: int) -> tuple[float, float]:
     import torch
 
     from fewtags.contract import Batch, Problem, Progress
+    from fewtags.engine.optimizers import without_compiler
     from fewtags.engine.settled import SettledRows
     from fewtags.methods import objective_class
     from fewtags.models.heads import head_class
@@ -146,7 +148,7 @@ def refined(num_images: int, num_categories: int) -> tuple[float, float]:
         objective.start(head.start(Maps(), num_images))
         for batch in Maps():
             assert kept.write(head.settled(batch.images), Path(folder)), "the disk has no room"
-    optimizer = torch.optim.AdamW(head.parameters(), lr=1e-3)
+    optimizer = without_compiler(torch.optim.AdamW)(head.parameters(), lr=1e-3)
     for step, rows in enumerate(torch.randperm(num_images).split(128)):
         outputs = head.from_settled(kept.rows(0, rows))
         result = objective.loss(Batch(rows, labels[rows], rows), outputs, Progress(0, 1, step, num_images // 128 + 1))

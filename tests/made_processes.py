@@ -16,8 +16,8 @@ import torch.multiprocessing
 
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 PRELOADED = (
-    "fewtags.engine.training", "torch._dynamo", "torch.nn.parallel", "fewtags.cli", "fewtags.commands.train",
-    "fewtags.commands.review", "fewtags.review.server", "uvicorn",
+    "fewtags.engine.training", "torch.nn.parallel", "fewtags.cli", "fewtags.commands.train", "fewtags.commands.review",
+    "fewtags.review.server", "uvicorn",
 )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ import io
 
 import numpy as np
 import pytest
-import timm
 import torch
 from PIL import Image
 from safetensors.torch import save_file
@@ -17,6 +16,7 @@ from fewtags.data.formats import read_annotations
 from fewtags.engine.record import load_run_data
 from fewtags.errors import UserError
 from fewtags.labels import ABSENT, PRESENT
+from fewtags.models.quick_timm import timm
 from fewtags.review.opening import open_review
 from fewtags.review.session import Answer, View
 

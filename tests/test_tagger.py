@@ -88,7 +88,7 @@ def test_many_files_are_looked_at_once(patches, tmp_path, monkeypatch):
     chances, features = tagger.predict_proba(files), tagger.features(files)
     np.testing.assert_allclose(chances, in_memory, atol=2e-3)  # half precision
     monkeypatch.setattr(prediction, "plain_sample", None)  # nothing is decoded any more
-    np.testing.assert_array_equal(tagger.predict_proba(files[::-1]), chances[::-1])
+    np.testing.assert_allclose(tagger.predict_proba(files[::-1]), chances[::-1], rtol=1e-5)  # one product, other rows
     np.testing.assert_array_equal(tagger.features(files[::-1]), features[::-1])
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from timm.utils import ModelEmaV3
 from torch import nn
 
 from fewtags.engine.moving_average import MovingAverage
+from fewtags.models.quick_timm import timm
 
 
 class Net(nn.Module):
@@ -41,7 +41,7 @@ def steps(net: Net, number: int):
 def test_it_is_the_average_of_everything():
     torch.manual_seed(0)
     net = Net()
-    reference, ours = ModelEmaV3(net, decay=0.9), MovingAverage(net, 0.9)
+    reference, ours = timm.utils.ModelEmaV3(net, decay=0.9), MovingAverage(net, 0.9)
     for _ in steps(net, 8):
         reference.update(net)
         ours.update(net)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import timm
 import torch
 from PIL import Image
 
@@ -20,6 +19,7 @@ from conftest import TINY
 from fewtags import Tagger
 from fewtags.errors import UserError
 from fewtags.export.timm_folder import export_to_timm
+from fewtags.models.quick_timm import timm
 from fewtags.models.saved import load_model
 
 SETTINGS = [setting for setting in TINY if not setting.startswith(("method", "model.backbone", "model.pretrained"))]

@@ -7,7 +7,6 @@ import threading
 import time
 
 import pytest
-import timm
 import torch
 import torch.nn.functional as F
 from PIL import Image
@@ -19,6 +18,7 @@ from fewtags.errors import RunFailed, UserError
 from fewtags.models.backbones import create_backbone, load_weights, move_stride_to_1x1, num_features, stages_of
 from fewtags.models.build import ModelConfig
 from fewtags.models.hub import unreachable
+from fewtags.models.quick_timm import timm
 from fewtags.tagger import Tagger
 
 CHAINS = {

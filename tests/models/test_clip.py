@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from timm.data import ImageNetInfo
 
 from fewtags.errors import MissingExtra, UserError
 from fewtags.models import clip
 from fewtags.models.backbones import create_backbone
 from fewtags.models.names import PROMPTS, NameScorer, find_names
+from fewtags.models.quick_timm import ImageNetInfo
 
 open_clip = pytest.importorskip("open_clip")
 

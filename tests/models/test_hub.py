@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import timm
 import torch
 from hub_stand_in import HubStandIn
 from huggingface_hub import ModelCard
@@ -17,6 +16,7 @@ from safetensors.torch import save_file
 from fewtags import Tagger
 from fewtags.engine.onnx_tagger import ExportedTagger
 from fewtags.errors import UserError
+from fewtags.models.quick_timm import timm
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PICTURES = sorted((GOLDEN / "pictures").glob("*.jpg"))

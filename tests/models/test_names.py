@@ -11,11 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import timm
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from timm.data import ImageNetInfo
 from torch import Tensor
 
 from fewtags.data.images import open_image
@@ -27,6 +25,7 @@ from fewtags.models.names import NameScorer, find_names
 from fewtags.models.nouns import FILE as NOUNS
 from fewtags.models.nouns import Nouns, nouns
 from fewtags.models.phrases import Phrases
+from fewtags.models.quick_timm import ImageNetInfo, timm
 
 WORDNET = Path("/usr/share/wordnet")
 COCO_BELOW = 54  # of COCO's 80 names have ImageNet-1k classes at or below one of their senses

@@ -8,20 +8,26 @@ import sys
 
 import torch
 
-from conftest import PROJECT
+from conftest import PROJECT, TINY
 
-PREDICT = (
+COMMANDS = (
     "import sys; from fewtags.cli import main\n"
-    "try: main()\n"
-    "except SystemExit: pass\n"
+    "words = sys.argv[1:]\n"
+    "while words:\n"
+    "    end = words.index('--')\n"
+    "    sys.argv, words = ['fewtags', *words[:end]], words[end + 1 :]\n"
+    "    try: main()\n"
+    "    except SystemExit as ended: assert not ended.code, ended.code\n"
     "print([name for name in ('torch._dynamo', 'sympy', 'onnxruntime') if name in sys.modules], file=sys.stderr)"
 )
 
 
-def test_a_run_tags_a_photo_without_the_compiler(trained, patches):
+def test_a_run_is_trained_and_tags_a_photo_without_the_compiler(patches, tags_file, tmp_path):
     """In a process of its own: importing it takes longer than importing torch."""
-    arguments = ["predict", str(trained), str(patches.path(0)), "--quiet"]
-    done = subprocess.run([sys.executable, "-c", PREDICT, *arguments], check=True, capture_output=True, text=True)
+    train = ["train", patches.root, "--tags", tags_file, "--out", tmp_path / "run", "--quiet", *TINY]
+    words = [*train, "--", "predict", tmp_path / "run", patches.path(0), "--quiet", "--"]
+    command = [sys.executable, "-c", COMMANDS, *map(str, words)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stderr.strip() == "[]"
     assert str(patches.path(0)) in done.stdout
 

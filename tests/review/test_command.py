@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
 import shutil
 import signal
+import socket
 import time
 import urllib.request
 from pathlib import Path
@@ -109,6 +111,25 @@ def test_a_port_in_use_is_named_and_otherwise_the_next_one_is_taken():
         command.listen("127.0.0.1", port)
     taken.close()
     other.close()
+
+
+def test_a_response_does_not_wait_for_an_acknowledgement():
+    """Of its headers, which clients delay by 40 ms: asyncio sends at once on connections of a socket that names TCP."""
+
+    async def sends_at_once() -> int:
+        option = asyncio.get_running_loop().create_future()
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            option.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with command.listen("127.0.0.1", 0) as bound:
+            async with await asyncio.start_server(connected, sock=bound):
+                _, client = await asyncio.open_connection(*bound.getsockname())
+                client.close()
+                return await option
+
+    assert asyncio.run(sends_at_once())
 
 
 def test_the_missing_extra_is_named(cli, run, monkeypatch):

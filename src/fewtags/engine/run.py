@@ -24,6 +24,7 @@ from fewtags.engine.cluster import active_cluster
 from fewtags.engine.evaluation import Batches
 from fewtags.engine.features import FeatureMaker, cached_batches, keeps_averages, keeps_features
 from fewtags.engine.moving_average import MovingAverage
+from fewtags.engine.optimizers import without_compiler
 from fewtags.engine.predictions import Predictions
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
@@ -73,7 +74,6 @@ class Run:
 
     @cached_property
     def optimizer(self) -> torch.optim.Optimizer:
-        """Made on first use: to make one imports torch's compiler, which what does not train should not wait for."""
         return build_optimizer(self.learner, self.config)
 
     @cached_property
@@ -263,7 +263,7 @@ def build_optimizer(learner: Learner, config: RunConfig) -> torch.optim.Optimize
         scale = train.head_lr_scale * group.get("lr_scale", 1.0)
         decay = group.get("weight_decay", train.weight_decay)
         groups += split_decay(group["params"], train.lr * scale, decay, train.decay_all)
-    kind = torch.optim.AdamW if train.optimizer == "adamw" else torch.optim.Adam
+    kind = without_compiler(torch.optim.AdamW if train.optimizer == "adamw" else torch.optim.Adam)
     groups = [group for group in groups if group["params"]] or groups  # torch requires a group, even an empty one
     return kind(groups, fused=can_fuse(groups))
 

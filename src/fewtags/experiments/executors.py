@@ -83,7 +83,7 @@ def context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     chosen = multiprocessing.get_context("forkserver")
-    chosen.set_forkserver_preload(["fewtags.engine.training", "torch._dynamo"])  # an optimizer imports the latter
+    chosen.set_forkserver_preload(["fewtags.engine.training"])
     return chosen
 
 
