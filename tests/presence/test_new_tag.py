@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -128,6 +130,25 @@ def test_after_refusals_it_asks_about_what_it_knows_less(archive, made, monkeypa
     curious = learned.first(scores, pool)[:10]
     monkeypatch.setattr(new_tag, "MORE_CURIOUS", 0.0)
     assert known(curious) > known(learned.first(scores, pool)[:10])
+
+
+def test_where_the_next_are_sure_every_tenth_question_is_about_a_doubtful_image(archive, made):
+    """In one batch of 100, and if one is asked at a time."""
+    truth = made[1]
+    learned = archive.learn(np.flatnonzero(truth)[:5], truth[truth][:5])
+    learned = replace(learned, curve=Curve(0.0, 1.0, learned.curve.grid, learned.curve.weight))
+    scores, rows = torch.linspace(12, -12, len(truth)), np.arange(len(truth))
+    doubtful = (learned.curve(scores).abs() < 0.5).numpy()
+    batch = learned.first(scores, rows)
+    assert sorted(batch) == rows.tolist()
+    assert np.flatnonzero(doubtful[batch[:100]]).tolist() == list(range(0, 100, 10))  # 2,000 are left
+    one_by_one = []
+    for _ in range(100):
+        one_by_one.append(learned.first(scores, rows)[0])
+        rows = rows[rows != one_by_one[-1]]
+    assert np.flatnonzero(doubtful[one_by_one]).tolist() == list(range(0, 100, 10))
+    unsure = learned.first(scores - 8, np.arange(len(truth)))
+    assert (unsure[:10] < 60).all()  # the likeliest
 
 
 def test_look_alikes_are_not_asked_about_one_after_the_other():
