@@ -1,4 +1,5 @@
-"""How long the review page takes after a decision: write it durably, learn, and rank all other images anew.
+"""How long the review page takes after a decision: write it durably, learn, and rank all other images anew. And how
+long a search takes, and a tag that nobody had, with what a classifier of 1,000 classes sees in the images.
 
     .venv/bin/python benchmarks/review_rerank.py [--images 100000] [--out results/review-rerank]
 
@@ -30,7 +31,7 @@ from fewtags.review.session import Answer, LiveQueue, ReviewSession, View
 from fewtags.review.store import DecisionStore
 
 
-def made_session(num_images: int, num_categories: int, dim: int, folder: Path) -> ReviewSession:
+def made_session(num_images: int, num_categories: int, dim: int, folder: Path) -> tuple[ReviewSession, Phrases]:
     generator = torch.Generator().manual_seed(0)
     truth = torch.rand(num_images, num_categories, generator=generator) < 0.03
     directions = torch.randn(num_categories, dim, generator=generator) / 4
@@ -44,7 +45,11 @@ def made_session(num_images: int, num_categories: int, dim: int, folder: Path) -
     names = [f"tag {number}" for number in range(num_categories)]
     labels = (truth & known).to(torch.int8).numpy()
     annotations = Annotations(Path("photos"), images, names, labels, np.full(num_images, "train"))
-    return ReviewSession(annotations, features, DecisionStore(folder / "decisions.sqlite"), reviewer="benchmark")
+    synsets = tuple(ImageNetInfo("imagenet-1k").label_names())
+    head = ClassHead(torch.randn(1000, dim, generator=generator), torch.zeros(1000), synsets)
+    phrases = Phrases(lambda: head, lambda: 10.0, features)
+    store = DecisionStore(folder / "decisions.sqlite")
+    return ReviewSession(annotations, features, store, reviewer="benchmark", shares=phrases.shares), phrases
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:
@@ -67,17 +72,16 @@ def decisions(session: ReviewSession, number: int) -> tuple[list[tuple[float, fl
     return writing, ranking
 
 
-def searches(session: ReviewSession, number: int) -> dict[str, list[tuple[float, float]]]:
-    """Times of a search by example, by a phrase (the first one classifies all images, and is not counted), and of the
-    next queue of a new tag after an answer."""
-    generator = torch.Generator().manual_seed(1)
-    synsets = tuple(ImageNetInfo("imagenet-1k").label_names())
-    head = ClassHead(torch.randn(1000, session.features.shape[1], generator=generator), torch.zeros(1000), synsets)
-    phrases = Phrases(lambda: head, lambda: 10.0, session.features)
+def searches(session: ReviewSession, phrases: Phrases, number: int) -> dict[str, list[tuple[float, float]]]:
+    """Times of a search by example, by a phrase, and of the queue of a new tag when it is made and after an answer."""
     search = Search(session.features, session.readable, phrase=phrases.find)
-    search.text("lighthouse")
-    session.add_tag("new", examples=[3])
-    session.queue(View("new"))  # the first one prepares the archive
+    first_phrase = timed(lambda: search.text("lighthouse"))
+
+    def add() -> None:
+        session.add_tag("new", examples=[3])
+        session.queue(View("new"))
+
+    first_tag = timed(add)
 
     def answer(row: int) -> None:
         session.decide([Answer(row, "new", PRESENT if row % 3 else ABSENT)], queue="missing")
@@ -88,6 +92,8 @@ def searches(session: ReviewSession, number: int) -> dict[str, list[tuple[float,
         "search by a phrase": [
             timed(lambda word=word: search.text(word)) for word in ("lighthouse", "dog") * (number // 2)
         ],
+        "the first phrase: all images are classified": [first_phrase],
+        "the first new tag after it": [first_tag],
         "new tag: write, learn, rank": [timed(lambda row=row: answer(row)) for row in range(100, 100 + number)],
     }
 
@@ -102,10 +108,10 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
-        session = made_session(options.images, options.categories, options.dim, Path(folder))
+        session, phrases = made_session(options.images, options.categories, options.dim, Path(folder))
         opening = time.perf_counter() - started
         writing, ranking = decisions(session, options.decisions)
-        found = searches(session, min(options.decisions, 20))
+        found = searches(session, phrases, min(options.decisions, 20))
     lines = [
         "# After a decision on the review page", "",
         f"    .venv/bin/python benchmarks/review_rerank.py     ({torch.get_num_threads()} threads, seed 0)", "",

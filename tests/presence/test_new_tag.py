@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from fewtags.presence import new_tag
 from fewtags.presence.new_tag import (
+    FADES,
     LEAST,
     MOST,
     NEXT,
@@ -19,6 +22,7 @@ from fewtags.presence.new_tag import (
     _quantiles,
     name_prior,
 )
+from fewtags.presence.rows import ClassShares
 
 
 @pytest.fixture(scope="module")
@@ -106,13 +110,34 @@ def test_refused_ones_count_by_their_part_of_the_answers(archive, made, monkeypa
     def drop(number: int) -> float:
         """By how much refused ones are lower than if each counted as much as a given one."""
         rows = np.concatenate([given, refused[:number]])
-        monkeypatch.setattr(new_tag, "REFUSED", (40 + number) / number)
+        monkeypatch.setattr(new_tag, "REFUSED", 1.0)
         fully = archive.learn(rows, truth[rows]).scores(archive.features)[torch.from_numpy(refused[:number])].mean()
         monkeypatch.setattr(new_tag, "REFUSED", REFUSED)
         own = archive.learn(rows, truth[rows]).scores(archive.features)[torch.from_numpy(refused[:number])].mean()
         return float(fully - own)
 
-    assert drop(4) < 0 < drop(100)
+    assert drop(4) < 2 * drop(100) < 0
+
+
+def test_classes_say_half_as_much_after_so_many_answers(made, monkeypatch):
+    """As if their part of the prior variance were half of what it is."""
+    features, truth = made
+    shares = ClassShares.of([torch.rand(len(truth), 50, generator=torch.Generator().manual_seed(0)).softmax(1)])
+    rows = np.arange(FADES)
+    faded = Archive.of(features, shares).learn(rows, truth[rows])
+    monkeypatch.setattr(new_tag, "FADES", 1e12)
+    whole = Archive.of(features, shares)
+    half = whole.view.of_classes * 0.5**0.5
+    background = torch.cat([whole.of_background[:, :32], whole.of_background[:, 32:] * 0.5**0.5], dim=1)
+    halved = replace(
+        whole,
+        view=replace(whole.view, of_classes=half),
+        of_background=background,
+        by_classes=whole.by_classes / 2,
+        seen={},
+    )
+    torch.testing.assert_close(faded.weights, halved.learn(rows, truth[rows]).weights, rtol=1e-3, atol=1e-4)
+    assert not torch.allclose(faded.weights, whole.learn(rows, truth[rows]).weights, rtol=1e-2, atol=1e-3)
 
 
 def test_after_refusals_it_asks_about_what_it_knows_less(archive, made, monkeypatch):
@@ -128,6 +153,25 @@ def test_after_refusals_it_asks_about_what_it_knows_less(archive, made, monkeypa
     curious = learned.first(scores, pool)[:10]
     monkeypatch.setattr(new_tag, "MORE_CURIOUS", 0.0)
     assert known(curious) > known(learned.first(scores, pool)[:10])
+
+
+def test_where_the_next_are_sure_every_tenth_question_is_about_a_doubtful_image(archive, made):
+    """In one batch of 100, and if one is asked at a time."""
+    truth = made[1]
+    learned = archive.learn(np.flatnonzero(truth)[:5], truth[truth][:5])
+    learned = replace(learned, curve=Curve(0.0, 1.0, learned.curve.grid, learned.curve.weight))
+    scores, rows = torch.linspace(12, -12, len(truth)), np.arange(len(truth))
+    doubtful = (learned.curve(scores).abs() < 0.5).numpy()
+    batch = learned.first(scores, rows)
+    assert sorted(batch) == rows.tolist()
+    assert np.flatnonzero(doubtful[batch[:100]]).tolist() == list(range(0, 100, 10))  # 2,000 are left
+    one_by_one = []
+    for _ in range(100):
+        one_by_one.append(learned.first(scores, rows)[0])
+        rows = rows[rows != one_by_one[-1]]
+    assert np.flatnonzero(doubtful[one_by_one]).tolist() == list(range(0, 100, 10))
+    unsure = learned.first(scores - 8, np.arange(len(truth)))
+    assert (unsure[:10] < 60).all()  # the likeliest
 
 
 def test_look_alikes_are_not_asked_about_one_after_the_other():

@@ -113,11 +113,12 @@ def test_undo_of_each_change_leaves_nothing_behind(open_session):
     before = session.labels.copy()
     session.add_tag("harbour", examples=[3, 4])
     say(session, 7, ABSENT, "harbour")
+    assert [row.queue for row in session.tag("harbour").history] == ["tag:add"]
     changes = {"rename": "port", "describe": "boats", "pin": ["0003.jpg"], "merge": "sea", "delete": ""}
 
-    def state() -> list[tuple[str, str, tuple[str, ...], int]]:
+    def state() -> list[tuple[object, ...]]:
         tags = [session.tag(name) for name in names(session)]
-        return [(tag.name, tag.description, tag.pinned, session.summary(tag.name).known) for tag in tags]
+        return [(t.name, t.description, t.pinned, t.history, session.summary(t.name).known) for t in tags]
 
     for change, value in changes.items():
         there = state()

@@ -220,3 +220,40 @@ def test_what_this_window_did_is_no_news_to_it(server, open_page):  # noqa: F811
     with page.expect_response(lambda response: "/api/changes" in response.url):
         pass
     assert opened == []
+
+
+def test_a_tag_stays_in_view_whoever_renames_it_and_examples_are_unpinned(server, open_page):  # noqa: F811
+    page = open_page(server.url + "&tag=dog&lowest=0&stacks=0")
+    mine, dialog = page.locator('.tag[aria-current="true"]'), page.locator("dialog")
+    menu(page, "Rename")
+    dialog.locator("input").fill("hot  dog")  # the server leaves one space
+    dialog.get_by_role("button", name="Rename", exact=True).click()
+    expect(mine).to_contain_text("hot dog")
+    press(page, "z")
+    expect(mine).to_contain_text("dog")
+    expect(mine).not_to_contain_text("hot")
+    other = open_page.in_tab(page.context.new_page(), page.url)
+    menu(other, "Rename")
+    other.locator("dialog input").fill("zebra")
+    other.locator("dialog").get_by_role("button", name="Rename", exact=True).click()
+    expect(other.locator('.tag[aria-current="true"]')).to_contain_text("zebra")
+    page.bring_to_front()
+    page.evaluate("dispatchEvent(new Event('focus'))")
+    expect(mine).to_contain_text("zebra")
+    wait_shown(page, "zebra")
+
+    press(page, "Shift+ArrowRight")
+    menu(page, "Pin the selected")
+    dialog.get_by_role("button", name="Pin", exact=True).click()
+    expect(page.locator(".pinned")).to_have_count(2)
+    page.locator("#tag-menu").click()
+    expect(dialog).to_contain_text(re.compile("ann, [0-9-]{10}: renaming “dog” to “zebra”"))
+    picture(page, "tag-menu")
+    expect(page.locator("#notice")).to_be_hidden()  # nothing was asked by a name that undo took away
+    dialog.get_by_role("button", name="Unpin").click()
+    expect(page.locator(".pinned")).to_have_count(0)
+    menu(page, "Delete")
+    dialog.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.locator("#tag-list .tag")).to_have_count(2)
+    press(page, "z")
+    expect(mine).to_contain_text("zebra")

@@ -31,13 +31,14 @@ from fewtags.presence.rows import ClassShares, FeatureRows, with_classes
 
 SPREAD = 8.0  # prior variance of an image's score, in squared log-odds; 4 to 20 rank alike
 BY_CLASSES = 0.5  # the part of it that goes with the classes seen in the image; 0.3 to 0.7 rank alike
+FADES = 200  # answers after which half of that part is left: with many the features alone say more
 BIAS, BIAS_SPREAD = -3.0, 3.0
 BACKGROUND = 300  # images that stand for the archive,
 ABSENCES = 5.0  # and how many absences they count together, at least;
 ABSENCES_PER_ANSWER = 0.2  # more as more is answered
-# What an answered absence counts, times their part of the answers. It was asked about because it looked likely: where
-# few are like it, that says little of the others; where most are, the tag is something else.
-REFUSED = 2.0
+# What an answered absence counts at least, and more as they are more of the answers. It was asked about because it
+# looked likely: where few are like it, that says little of the others; where most are, the tag is something else.
+REFUSED = 0.5
 SELF_TAUGHT = 0.5  # part of their chance that they count as presences
 CURIOSITY = 0.7  # standard deviations of the score that count for an image in the order: likely, or not known well;
 MORE_CURIOUS = 1.5  # times so many more if all answers were no
@@ -149,14 +150,27 @@ class Learned:
 
     def first(self, scores: Tensor, open_rows: np.ndarray) -> np.ndarray:
         """The open rows in the order to ask about them: the likeliest, and among them first those of which little is
-        known, given the answers and those asked before them."""
+        known, given the answers and those asked before them.
+
+        Where the next ones are as surely right as the threshold promises, answers about them teach little. So every
+        tenth question is about the least certain one instead."""
         order = open_rows[np.argsort(-scores.numpy()[open_rows], kind="stable")]
         if not len(self.rows):
             return order
         pool = order[:POOL]
         curiosity = CURIOSITY * (1 + MORE_CURIOUS * float((~self.present).sum()) / len(self.rows))
         places = _hopeful(scores[torch.from_numpy(pool)], self.archive.covariance(pool, self.rows), curiosity)
-        return np.concatenate([pool[places], order[POOL:]])
+        asked = np.concatenate([pool[places], order[POOL:]])
+        odds = self.curve(scores[torch.from_numpy(asked)])
+        if float(odds[:NEXT].sigmoid().mean()) < PROMISE:
+            return asked
+        every = round(1 / (1 - PROMISE))
+        doubtful = (-odds.abs()).topk(min(NEXT, len(asked))).indices.numpy()
+        # Counted by what is left, so that it is every tenth too if one is asked at a time.
+        due = len(asked) % every + (every - 1) * np.arange(len(doubtful)) - 0.5
+        place = np.arange(len(asked), dtype=np.float64)
+        place[doubtful] = np.minimum(place[doubtful], due)
+        return asked[place.argsort(kind="stable")]
 
     def threshold(self, scores: Tensor, precision: float = PROMISE) -> Threshold:
         """Where the expected precision over the archive is at least `precision`: answered images count as they were
@@ -222,7 +236,8 @@ class Archive:
     view: View
     background: Tensor  # [W] rows
     of_background: Tensor  # [W, D']
-    between: Tensor  # [W, W] prior covariances
+    between: Tensor  # [W, W] prior covariances by the features,
+    by_classes: Tensor  # [W, W] and by the classes
     seen: dict[int, Tensor] = field(default_factory=dict, repr=False)  # row -> [D']; see `look`
 
     @classmethod
@@ -235,8 +250,9 @@ class Archive:
         features, every = with_classes(unit_features, shares), max(len(unit_features) // _FITTED_TO, 1)
         some = with_classes(unit_features[::every], None if shares is None else shares[::every])
         background = rows[order[:BACKGROUND]]
-        images = view(features[background])
-        return cls(features, some, every, view, background, images, images @ images.T)
+        images, size = view(features[background]), len(view.mean)
+        own, classes = images[:, :size], images[:, size:]
+        return cls(features, some, every, view, background, images, own @ own.T, classes @ classes.T)
 
     def look(self, rows: np.ndarray) -> Tensor:
         """[M, D'] images in the view. Those seen lately are kept: the same ones are asked for again."""
@@ -301,9 +317,12 @@ class _Regression:
         at the maximum a is the gradient of the log likelihood."""
         number, rest = len(rows), len(archive.background)
         answered = archive.look(rows)
+        faded = FADES / (FADES + number)
         images = torch.cat([answered, archive.of_background])
+        images[:, len(archive.view.mean) :] *= faded**0.5
+        answered = images[:number]
         covariance = torch.empty(number + rest, number + rest)
-        covariance[number:, number:] = archive.between
+        covariance[number:, number:] = archive.between + faded * archive.by_classes
         covariance[:number] = answered @ images.T
         covariance[number:, :number] = covariance[:number, number:].T
         covariance += BIAS_SPREAD**2
@@ -312,7 +331,8 @@ class _Regression:
         undecided = ~torch.isin(archive.background, at)
         absences = max(ABSENCES, ABSENCES_PER_ANSWER * float(weight.sum()))
         refused = torch.where(target[:number] > 0, 0.0, weight)
-        counts = weight - refused + refused * (REFUSED * refused.sum() / weight.sum().clamp(min=1.0))
+        part = refused.sum() / weight.sum().clamp(min=1.0)
+        counts = weight - refused * (1 - REFUSED) * (1 - part)
         weight = torch.cat([counts, undecided * (absences / rest)])
         mean = torch.full((number + rest,), BIAS)
         if prior is not None:
@@ -340,7 +360,9 @@ class _Regression:
         variance = (covariance.diagonal()[:number] - explained.square().sum(0)).clamp(min=1e-6)
         variance = 1 / (1 / variance - information[:number]).clamp(min=1e-3)
         left_out = scores[:number] - variance * gradient[:number]
-        return cls(images.T @ gradient, BIAS + BIAS_SPREAD**2 * float(gradient.sum()), left_out)
+        direction = images.T @ gradient
+        direction[len(archive.view.mean) :] *= faded**0.5
+        return cls(direction, BIAS + BIAS_SPREAD**2 * float(gradient.sum()), left_out)
 
 
 def _hopeful(scores: Tensor, covariance: Tensor, curiosity: float = CURIOSITY) -> list[int]:

@@ -78,6 +78,7 @@ class ViewQuery(Request):
 
 class SummaryOut(BaseModel):
     name: str
+    column: int  # stays when it is renamed
     known: int
     expected: float
     left: int
@@ -91,12 +92,14 @@ class SummaryOut(BaseModel):
     version: int
     description: str
     pinned: list[int]
+    history: list[str]  # who did what to the tag itself
 
     @classmethod
     def of(cls, session: ReviewSession, summary: Summary) -> SummaryOut:
         tag, decided = session.tag(summary.name), summary.decided
         return cls(
             name=summary.name,
+            column=tag.column,
             known=summary.known,
             expected=round(summary.expected, 1),
             left=summary.left,
@@ -110,6 +113,7 @@ class SummaryOut(BaseModel):
             version=tag.version,
             description=tag.description,
             pinned=[row for image in tag.pinned if (row := session.state.row(image)) is not None],
+            history=[f"{row.reviewer or 'Somebody'}, {row.decided_at[:10]}: {in_words(row)}" for row in tag.history],
         )
 
 
@@ -258,7 +262,7 @@ def stacks_of(session: ReviewSession, live: LiveQueue, offset: int, limit: int) 
 
 class StepOut(BaseModel):
     step: int | None
-    tag: str | None  # that the step began with
+    tag: str | None  # that the step began with, as it is called now
     labels: list[LabelOut]
     words: str  # what a step about tags did
     last_step: int | None
@@ -267,9 +271,11 @@ class StepOut(BaseModel):
 
     @classmethod
     def of(cls, session: ReviewSession, rows: list[Decision]) -> StepOut:
+        book = session.state.book
+        column = book.find(rows[0].category) if rows else None
         return cls(
             step=rows[0].step if rows else None,
-            tag=rows[0].category if rows else None,
+            tag=None if column is None else book.tags[column].name,
             labels=labels_of(session, rows),
             words=", ".join(in_words(row) for row in rows if row.is_about_tag),
             last_step=session.store.last_step(),

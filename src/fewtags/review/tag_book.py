@@ -29,8 +29,7 @@ class BookedTag:
     description: str = ""
     pinned: tuple[str, ...] = ()  # images that show what is meant
     text: str = ""  # the phrase that a new tag started from
-    by: str = ""
-    at: str = ""
+    history: list[Decision] = field(default_factory=list)  # what was done to it, the oldest first
     version: int = 0  # id of the last row about the tag itself, also of one that was undone
     merged_into: int | None = None  # column
     deleted: bool = False
@@ -71,7 +70,7 @@ class TagBook:
         kind, details = row.queue.removeprefix(ABOUT_TAGS), json.loads(row.content_hash or "{}")
         if kind == "add":
             text = str(details.get("text", ""))
-            new = BookedTag(len(self.tags), row.category, text=text, by=row.reviewer, at=row.decided_at)
+            new = BookedTag(len(self.tags), row.category, text=text)
             self.tags.append(new)
             self._current[fold(row.category)] = new.column
         column = self.find(row.category)
@@ -79,12 +78,15 @@ class TagBook:
             return  # of a tag that this run does not have
         tag = self.tags[column]
         tag.version = row.id
+        tag.history.append(row)
         if kind == "rename":
             self._leave(tag)
             tag.name = str(details["name"])
             self._current[fold(tag.name)] = column
         elif kind == "merge":
             tag.merged_into = self.find(str(details["into"]))
+            if tag.merged_into is not None:
+                self.tags[tag.merged_into].history.append(row)
             self._leave(tag)
         elif kind == "delete":
             tag.deleted = True

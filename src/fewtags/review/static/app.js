@@ -192,7 +192,12 @@ class App {
     }
   }
 
-  async openQueue() {
+  openQueue() {
+    this.opened = this.openView();
+    return this.opened;
+  }
+
+  async openView() {
     const view = this.place.view();
     const queue = new Queue(this.decisions, view.tag);
     this.opening = queue; // of two tags chosen quickly, the one chosen last is shown, whichever is answered first
@@ -355,13 +360,14 @@ class App {
 
   async undo() {
     if (this.session.read_only) return;
+    await Promise.all([this.opened, this.refreshing]); // they ask by a name that undo may take away
     const done = await this.decisions.undo();
     if (this.auditing) await this.auditMode.reload();
     if (!done || (!done.labels.length && !done.words)) return this.decisions.canUndo || toast("Nothing to undo.");
     toast(`↶ Undone: ${undoWords(done)}`);
     announce(`Undone: ${undoWords(done)}.`);
     this.mark();
-    if (done.words) return this.reloadTags();
+    if (done.words) return this.reloadTags(done.tag);
     this.goTo(done.labels[0]);
   }
 
@@ -403,25 +409,26 @@ class App {
       this.decisions.take(done);
       toast(`Done: ${done.words}`, { action: "Undo", onAction: () => this.undo() });
       this.mark();
-      await this.reloadTags({ rename: body.value, merge: body.value }[body.change]);
+      await this.reloadTags(done.tag);
     };
     openTagMenu(tag, { names: [...this.tagList.tags.keys()], selected: this.grid.selected.size ? this.chosen() : [], change });
   }
 
   /** The tags as they are now, at one of them. */
-  async reloadTags(go = this.place.get("tag")) {
+  async reloadTags(go) {
     const session = await api.session();
     this.decisions.lastStep = session.last_step;
     this.decisions.decided = session.decided;
     this.takeTags(session.tags, go);
   }
 
-  takeTags(tags, go = this.place.get("tag")) {
+  takeTags(tags, go) {
+    const shown = this.tagList.tags.get(this.place.get("tag"))?.column; // it may have another name now
     this.tagList.replace(tags);
-    const wanted = tags.find((tag) => tag.name.toLowerCase() === go?.trim().toLowerCase())?.name ?? this.tagList.names()[0];
+    const wanted = tags.find(({ name }) => name === go) ?? tags.find(({ column }) => column === shown);
     this.toolbar.tags(tags);
     this.shownView = null;
-    this.place.set({ tag: wanted, queue: this.auditing ? "missing" : this.place.get("queue") }, { quiet: true });
+    this.place.set({ tag: wanted?.name ?? this.tagList.names()[0], queue: this.auditing ? "missing" : this.place.get("queue") }, { quiet: true });
     this.show().then(() => this.focusWork());
   }
 

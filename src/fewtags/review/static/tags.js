@@ -73,7 +73,9 @@ export function openTagMenu(tag, { names, selected, change }) {
       item("Merge into another tag…", merge, names.length < 2),
       item("Define in one line…", describe),
       item(selected.length ? "Pin the selected images as examples…" : "Pin examples (select up to five images first)", pin, !selected.length || selected.length > 5),
+      tag.pinned.length ? item("Unpin its examples", () => body("pin")) : null,
       item("Delete…", remove),
+      h("div", { class: "quiet" }, ...tag.history.map((text) => h("div", { dir: "auto" }, text))),
     ),
   );
 }
