@@ -339,3 +339,9 @@ def test_so_many_of_each_column_are_taken_and_counted():
     assert len({*zip(row.tolist(), column.tolist(), strict=True)}) == len(row)
     for c, number in enumerate([min(int(mask[:, 0].sum()), 10), 10, 0]):
         assert sorted(before[column == c].tolist()) == list(range(number))
+
+
+def test_a_model_that_kept_more_than_this_version_loads():
+    model = Presence(3, 8)
+    older = {**model.state_dict(), "uncertain": torch.tensor(0.4)}
+    assert Presence(3, 8).load_state_dict(older).unexpected_keys == []
