@@ -138,7 +138,7 @@ A_COIN: Ways = ((HABIT_SPREADS[0], 0.0),)
 
 
 def share_of(cases: Cases, prior: Prior, known_proportion: float | None = None) -> Shared:
-    """With a given known proportion, a coin's."""
+    """In whatever way tags come to be known; by a coin, where the known proportion is given."""
     if known_proportion is None:
         return share_over(cases, prior, WAYS)
     return share_over(cases, prior.with_habit(torch.tensor(known_proportion).logit(eps=1e-4)), A_COIN)
