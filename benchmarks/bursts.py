@@ -33,10 +33,10 @@ from fewtags.data.formats import read_annotations
 from fewtags.data.partial_labels import hide_labels, single_positive
 from fewtags.data.preprocess import InputConfig
 from fewtags.engine.features import FeatureMaker, kept_features
+from fewtags.engine.quality import no_answers
 from fewtags.labels import PRESENT
 from fewtags.metrics import mean_average_precision
 from fewtags.models.backbones import create_backbone
-from fewtags.presence.answers import Correction
 from fewtags.presence.bursts import SAME_MOMENT, burst_leaders
 from fewtags.presence.estimates import Judged, estimate
 from fewtags.presence.fitting import fit_presence
@@ -96,10 +96,8 @@ def judged(features: torch.Tensor, known: torch.Tensor, groups: torch.Tensor | N
 
 def estimated_map(model: Presence, odds: torch.Tensor, known: torch.Tensor) -> float:
     said = Judged(odds, known, Observation(model.habit, model.clarity), len(known))
-    nothing = torch.zeros(0)
-    correction = Correction.of(nothing, nothing.long(), nothing, said.observation.habit)
     names = [str(category) for category in range(known.shape[1])]
-    return float(estimate(said, correction, model.thresholds.numpy()).as_json(names)["map"][0])
+    return float(estimate(said, no_answers(said), model.thresholds.numpy()).as_json(names)["map"][0])
 
 
 def measure(archive: Annotations, features: torch.Tensor, test: Annotations, of_test: torch.Tensor) -> list[Row]:

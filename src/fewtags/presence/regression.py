@@ -116,7 +116,7 @@ class Prior:
         spread = [INTERCEPT_SPREAD, *[SLOPE_SPREAD] * len(slopes), HABIT_SPREAD]
         return cls(torch.tensor(mean, dtype=torch.float64), torch.tensor(spread, dtype=torch.float64))
 
-    def with_habit(self, habit: float | Tensor) -> Prior:
+    def with_habit(self, habit: Tensor) -> Prior:
         """With a habit that is known."""
         mean, spread = self.mean.clone(), self.spread.clone()
         mean[-1], spread[-1] = habit, 1e-3
