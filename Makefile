@@ -77,10 +77,10 @@ test-lowest: setup  ## Run the tests on the lowest versions that pyproject.toml 
 	  $$UV pip install --quiet --python $(LOWEST) --no-deps --no-build-isolation --editable .
 	$(TEST_ENV) $(LOWEST)/$(notdir $(BIN))/python $(PYTEST) $(LOWEST_TESTS)
 
-lint: setup  ## ruff, mypy and the one-way layers
+lint: setup  ## ruff, types and the one-way layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 	$(BIN)/lint-imports
 
 format: setup  ## Let ruff put the code in shape
@@ -109,4 +109,4 @@ lock: setup  ## Choose versions anew; the file names packages and versions, neve
 	  --python-version 3.11 --no-header --no-annotate --no-emit-index-url --no-emit-find-links --upgrade -o requirements.lock
 
 clean:  ## Remove the environment and everything made
-	rm -rf .venv .venv-others .venv-lowest demo-run dist site .cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-others .venv-lowest demo-run dist site .cache .ruff_cache

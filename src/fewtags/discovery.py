@@ -61,7 +61,7 @@ class LabelTable:
     def take(self, places: np.ndarray) -> LabelTable:
         """Some rows of the table, in that order."""
         values = {name: None if value is None else value[places] for name, value in vars(self).items()}
-        return LabelTable(**values)  # type: ignore[arg-type]
+        return LabelTable(**values)  # pyrefly: ignore[bad-argument-type]
 
     def expected_precision(self, depth: int) -> float:
         """Share of the first `depth` labels that are expected to be present: an estimate."""

@@ -146,17 +146,17 @@ def wrap(module: nn.Module) -> nn.Module:
 
 class _GatherRows(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, rows: Tensor) -> Tensor:
-        context.num_rows = len(rows)
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        ctx.num_rows = len(rows)
         return gather_rows(rows)
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> Tensor:
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         """The gradient of all ranks' losses with respect to this rank's rows."""
         total = sum_across_ranks(gradients[0].contiguous())
-        numbers = gather_rows(torch.tensor([context.num_rows], device=total.device)).tolist()
+        numbers = gather_rows(torch.tensor([ctx.num_rows], device=total.device)).tolist()
         first = sum(numbers[: rank()])
-        return total[first : first + context.num_rows]
+        return total[first : first + ctx.num_rows]
 
 
 def gather_rows_to_learn(rows: Tensor) -> Tensor:

@@ -45,15 +45,14 @@ def run_demo(
     sizes = (160, 80) if quick else NUM_PICTURES
     console.print(f"Drawing {sum(sizes):,} pictures into {folder / 'pictures'} …", highlight=False)
     scenes = make_scenes(folder / "pictures", *sizes, seed=seed)
+    configs = {name: demo_config(name, folder, known, seed, quick) for name in chosen}
+    data = split_data(scenes, configs[chosen[0]].data, seed)  # the same for all
+    console.print(scene_summary(scenes, data), highlight=False)
     results: dict[str, RunResult] = {}
-    for name in chosen:
-        config = demo_config(name, folder, known, seed, quick)
-        data = split_data(scenes, config.data, seed)
-        if not results:
-            console.print(scene_summary(scenes, data), highlight=False)
+    for name, config in configs.items():
         results[name] = train_fresh(config, folder / "runs" / name, data, console)
     console.print(score_table(results, known))
-    best = max(chosen, key=lambda name: results[name].last.map)  # type: ignore[union-attr]
+    best = max(chosen, key=lambda name: results[name].last.map)  # pyrefly: ignore[missing-attribute]
     found = find_missing(results[best].folder, data)
     console.print(found_table(found, best, data))
     page = folder / "report.html"

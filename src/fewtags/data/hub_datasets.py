@@ -29,7 +29,7 @@ def to_datasets(annotations: Annotations) -> Any:
         raise MissingExtra("Writing a Hugging Face dataset", "datasets") from None
     labels = Sequence(ClassLabel(names=annotations.categories))
     features = Features({"image": Image(), "tags": labels, "absent": labels})
-    parts = {}
+    parts: dict[Any, Dataset] = {}
     for name in SPLITS:
         part = annotations.split(name)
         if len(part):

@@ -153,7 +153,7 @@ def annotations_of(
         yield read_annotations(images, tags=tags, **by_reader)
     else:
         if frame is not None:
-            tags, options = cells(frame, tag_column(frame)), {**options, "splits": splits_of(frame)}
+            tags, options = cells(frame, tag_column(frame)), dict[str, Any](options, splits=splits_of(frame))
         with as_files(listed(images), pictures) as files:
             yield from_lists(files, tags, classes=classes, **options)
 

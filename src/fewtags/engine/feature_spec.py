@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -58,8 +59,9 @@ class FeatureSpec:
 
     @classmethod
     def from_json(cls, text: str) -> FeatureSpec:
-        values = json.loads(text)
-        return cls(**{**values, "stages": tuple(values["stages"])})
+        values: dict[str, Any] = json.loads(text)
+        values["stages"] = tuple(values["stages"])
+        return cls(**values)
 
 
 def weights_hash(backbone: Backbone) -> str:

@@ -36,7 +36,7 @@ def keep(file: Path, key: str, **arrays: np.ndarray) -> None:
     with suppress(OSError):  # a run may be on a read-only or full disk
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(file) as temporary, temporary.open("wb") as out:
-            np.savez(out, key=np.array(key), **arrays)  # type: ignore[arg-type]  # its stubs take none but positional
+            np.savez(out, key=np.array(key), **arrays)  # pyrefly: ignore[bad-argument-type]  # its stubs take none but positional
 
 
 def key_of(*parts: str | bytes | None) -> str:

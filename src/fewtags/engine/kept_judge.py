@@ -65,8 +65,10 @@ class KeptJudge:
         files = [*(os.path.join(root, image) for image in annotations.images), str(weights)]
         with bar_of(RunLog(RunFolder(run), quiet), "Reading images", len(files)) as bar:
             contents = store.contents(files, bar)
+        # pyrefly: ignore[bad-argument-type]  # a module has a hash
         features_key = key_of(_settings(config, device), contents.tobytes(), code_of(presence))
         groups = None if annotations.groups is None else annotations.groups.tobytes()
+        # pyrefly: ignore[bad-argument-type]  # a module has a hash
         key = key_of(features_key, given.tobytes(), str(given.shape), groups, code_of(judging))
         return cls(run, annotations, given, config, device, quiet, store, contents[:-1], features_key, key)
 

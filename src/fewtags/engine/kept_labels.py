@@ -64,6 +64,7 @@ def _file(run: Path) -> Path:
 
 
 def _key(config: DataConfig, seen: str) -> str:
+    # pyrefly: ignore[bad-argument-type]  # a module has a hash
     return key_of(config.model_dump_json(), code_of(fewtags.data), seen)
 
 

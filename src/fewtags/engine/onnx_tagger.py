@@ -135,8 +135,7 @@ def _open_onnx(file: Path, num_threads: int = 0) -> Opened:
     images, outputs = session.get_inputs()[0], session.get_outputs()[0]
 
     def run(pixels: np.ndarray) -> np.ndarray:
-        found: np.ndarray = session.run(None, {images.name: pixels})[0]
-        return found
+        return np.asarray(session.run(None, {images.name: pixels})[0])
 
     return Opened(run, about, _fixed(images.shape), _fixed(outputs.shape))
 

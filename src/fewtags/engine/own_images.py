@@ -40,13 +40,14 @@ class OwnImages:
         if not others:
             return cls(data.train, given, data.truth)
         parts = [data.train, *others]
+        groups = [part.groups for part in parts if part.groups is not None]
         together = replace(
             data.train,
             images=[image for part in parts for image in part.images],
             labels=np.concatenate([part.labels for part in parts]),
             splits=np.concatenate([part.splits for part in parts]),
             ids=None,
-            groups=None if any(part.groups is None for part in parts) else np.concatenate([p.groups for p in parts]),
+            groups=np.concatenate(groups) if len(groups) == len(parts) else None,
         )
         return cls(together, np.concatenate([given, *(part.labels for part in others)]), None)
 

@@ -62,7 +62,7 @@ class Predictions:
 
     @property
     def read(self) -> np.ndarray:
-        return ~np.isnan(self.probabilities).any(1)
+        return np.logical_not(np.isnan(self.probabilities).any(1))
 
 
 def gathered(

@@ -16,6 +16,6 @@ def read_places(file: IO[bytes], places: np.ndarray, row_bytes: int) -> np.ndarr
             continue
         file.seek(int(places[first]) * row_bytes)
         view = out[first:end].reshape(-1).data
-        while view and (count := file.readinto(view)):  # type: ignore[attr-defined]  # at most 2 GB in one call
+        while view and (count := file.readinto(view)):  # pyrefly: ignore[missing-attribute]  # at most 2 GB in one call
             view = view[count:]
     return out

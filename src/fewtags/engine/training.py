@@ -92,6 +92,7 @@ def train(
             refuse_to_overwrite(files)
         checkpoint = load_last(files) if resume and files.can_resume else None
         read: Annotations | None = None
+        seen = ""
         if data is None:
             if config.data.source:
                 log.say(f"Reading the labels of {config.data.source}.")

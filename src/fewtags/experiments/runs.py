@@ -71,7 +71,7 @@ def read_run(folder: Path) -> RunRecord:
     config = current_names(recorded)
     result, rows = _read_json(files.result), read_rows(files.metrics)
     try:
-        cell = {
+        cell: dict[str, Any] = {
             "dataset": data.get("name", "dataset"),
             "method": config["method"]["name"],
             "profile": profile_of(config, data),

@@ -15,7 +15,7 @@ from fiftyone.core.models import EmbeddingsMixin, Model
 Pictures = Sequence[np.ndarray]  # [H, W, 3] bytes, as FiftyOne opens images
 
 
-class TaggerModel(EmbeddingsMixin, Model):  # type: ignore[misc, unused-ignore]
+class TaggerModel(EmbeddingsMixin, Model):
     """Predictions are Classifications with confidences: the tags that reach their thresholds, most probable first."""
 
     media_type = "image"

@@ -36,9 +36,7 @@ class Objective(nn.Module, Generic[C]):
     `class Mine(Objective["Mine.Config"])` tells type checkers what `self.config` is.
     """
 
-    class Config(Settings):
-        pass
-
+    Config: ClassVar[type[Settings]] = Settings
     needs_features: ClassVar[bool] = False  # needs Outputs.features, so a decoupled or graph head
     calibrated: bool = False  # probabilities are of presence; otherwise possibly of being known to be present
     trains: ClassVar[bool] = True  # False if the head's start is everything: there are no epochs

@@ -127,7 +127,7 @@ class CategoryAdaptive(Objective["CategoryAdaptive.Config"]):
         if self.centre is not None:
             self.centre.add(outputs.features)
         if self.whitening is not None:
-            self.whitening.add(outputs.features - self.centre.mean)  # type: ignore[union-attr]
+            self.whitening.add(outputs.features - self.centre.mean)  # pyrefly: ignore[missing-attribute]
         features = self._compared(outputs.features)
         self.queue.add(features, known)  # before the similarity, so a positive is compared with itself too
         self.means.add(self.queue.mean_cosine(features), known)

@@ -62,6 +62,7 @@ class PosteriorLabels(Objective["PosteriorLabels.Config"]):
         rows = problem.num_images if problem.tunes_features else 0
         self.register_buffer("start_logits", torch.full((rows, problem.num_categories), torch.nan, dtype=torch.half))
 
+    # pyrefly: ignore[bad-override]  # torch calls it by position
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
         """The checkpoint says how many start logits there are; those of version 0.1 have none."""
         saved = state.setdefault(prefix + "start_logits", self.start_logits)

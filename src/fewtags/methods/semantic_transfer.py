@@ -219,7 +219,7 @@ class _ReluScores(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # pyrefly: ignore[bad-override]
         first, second, vectors = ctx.saved_tensors
         grad_first, grad_second, grad_vectors = (torch.zeros_like(t) for t in (first, second, vectors))
         for i, pairs in _rows_of_pairs(len(first)):

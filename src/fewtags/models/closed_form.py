@@ -186,6 +186,7 @@ class ClosedFormHead(Head["ClosedFormHead.Config"]):
 
     # --- saved models ---
 
+    # pyrefly: ignore[bad-override]  # torch calls it by position
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
         if prefix + "names.weight" in state and self.names is None:
             parts = {key: state[f"{prefix}names.{key}"] for key in ("weight", "bias", "members", "unit_length")}

@@ -91,7 +91,7 @@ class _TanhScores(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # pyrefly: ignore[bad-override]
         a, b, direction = ctx.saved_tensors
         grad = grads[0].contiguous()
         grad_a, grad_b, grad_direction = torch.zeros_like(a), torch.zeros_like(b), torch.zeros_like(direction)

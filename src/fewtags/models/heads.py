@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -51,9 +51,7 @@ class HeadSpec:
 class Head(nn.Module, Generic[C]):
     """Feature map [B, D, h, w] -> Outputs."""
 
-    class Config(Settings):
-        pass
-
+    Config: ClassVar[type[Settings]] = Settings
     spec = HeadSpec()  # of the class; one that depends on the settings is set in __init__
     feature_dim: int | None = None  # width of Outputs.features, None if it has none
 

@@ -76,6 +76,7 @@ class Relabelled(nn.Module):
                 lesson = self.learner.lesson(category, features[mine], odds[mine], unknown[mine], present[mine])
             model.take_lesson(category, lesson)
 
+    # pyrefly: ignore[bad-override]  # torch calls it by position
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
         for name, value in self._buffers.items():  # models from before it
             state.setdefault(prefix + name, value)

@@ -39,7 +39,8 @@ def averaged(odds: np.ndarray, deviation: float = math.hypot(OFFSET, OWN_OFFSET)
     """Mean of sigmoid(odds + e) over a normal e."""
     points, weights = np.polynomial.hermite.hermgauss(_POINTS)
     parts = zip(points, weights / weights.sum(), strict=True)
-    return sum(w / (1 + np.exp(-(odds + math.sqrt(2) * deviation * x).clip(-30, 30))) for x, w in parts)
+    each = (w / (1 + np.exp(-(odds + math.sqrt(2) * deviation * x).clip(-30, 30))) for x, w in parts)
+    return sum(each, np.zeros_like(odds))
 
 
 def inclusion_probabilities(weight: np.ndarray, number: int) -> np.ndarray:

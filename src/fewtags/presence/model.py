@@ -142,6 +142,7 @@ class Presence(nn.Module):
         """[N, C'] what decisions add to the log-odds."""
         return unit_features @ self.lesson_weights[categories].T + self.lesson_bias[categories]
 
+    # pyrefly: ignore[bad-override]  # torch calls it by position
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *more: Any) -> None:
         for name, value in self._buffers.items():  # a model that is older than a buffer does without it
             state.setdefault(prefix + name, value)

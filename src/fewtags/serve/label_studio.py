@@ -124,7 +124,7 @@ def stays_inside(name: str) -> bool:
 class NoRedirect(urllib.request.HTTPRedirectHandler):
     """A redirect could lead to another server, with the token."""
 
-    def redirect_request(self, *_: Any) -> None:
+    def redirect_request(self, *_: Any) -> None:  # pyrefly: ignore[bad-override]
         return None
 
 

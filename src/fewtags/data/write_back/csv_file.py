@@ -18,8 +18,8 @@ from fewtags.labels import ABSENT, UNKNOWN
 
 def rewrite_csv(source: LabelSource, annotations: Annotations, changes: dict[str, dict[str, Change]]) -> Rewritten:
     assert source.file is not None
-    table = read_table(source.file, source.options)  # type: ignore[arg-type]
-    columns = find_columns(table, source.options)  # type: ignore[arg-type]
+    table = read_table(source.file, source.options)  # pyrefly: ignore[bad-argument-type]
+    columns = find_columns(table, source.options)  # pyrefly: ignore[bad-argument-type]
     separator = getattr(source.options, "separator", None) or sniff_separator(table.cells(columns.tags))
     names = [cell_at(cells, table.image) for _, cells in table.rows]
     edit = _CsvEdit(RawTable.read(table), columns, separator, TagSpelling(annotations))

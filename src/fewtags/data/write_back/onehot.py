@@ -18,7 +18,7 @@ def rewrite_onehot(source: LabelSource, annotations: Annotations, changes: dict[
     """What 0, -1 and a blank mean depends on which of them occur; if the new table would be read differently, the
     meanings are passed as options."""
     assert source.file is not None
-    table = read_table(source.file, source.options)  # type: ignore[arg-type]
+    table = read_table(source.file, source.options)  # pyrefly: ignore[bad-argument-type]
     columns, meant = onehot_columns(source, table), onehot_meanings(source, table)
     spelling, by_category = TagSpelling(annotations), dict[str | None, list[int]]()
     for column in columns:
@@ -52,13 +52,13 @@ def blank_word(table: Table, columns: Sequence[int]) -> str:
 
 def onehot_columns(source: LabelSource, table: Table) -> list[int]:
     split = table.column(getattr(source.options, "split_column", None), SPLIT_NAMES)
-    return choose_columns(table, codes(table), source.options, taken={table.image, split})  # type: ignore[arg-type]
+    return choose_columns(table, codes(table), source.options, taken={table.image, split})  # pyrefly: ignore[bad-argument-type]
 
 
 def onehot_meanings(source: LabelSource, table: Table) -> dict[str, Any]:
     """The meanings of 0 and -1, as reader options."""
     values = codes(table)[:, onehot_columns(source, table)]
-    zero, minus_one = meanings(values, source.options, table.file, [])  # type: ignore[arg-type]
+    zero, minus_one = meanings(values, source.options, table.file, [])  # pyrefly: ignore[bad-argument-type]
     return {"zero": zero, "minus_one": minus_one}
 
 
