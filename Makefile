@@ -29,15 +29,16 @@ setup: .venv/.ready  ## Create .venv/ with the locked versions; does nothing whe
 
 # uv is taken from the PATH, or else put into the project's own environment by the pip of $(PYTHON), or where that has none
 # by one of its own, which takes seconds to install. Nothing is compiled beforehand: of 18,000 files the demo imports 1,600,
-# which Python compiles when it does.
+# which Python compiles when it does. triton, a gigabyte, compiles for GPUs and is left out where there is none.
 .venv/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fewtags needs Python 3.11 or newer; say which with: make PYTHON=python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv --without-pip .venv
 	command -v uv >/dev/null || test -x $(BIN)/uv || \
 	  $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check uv==$(UV_VERSION) || \
 	  { $(BIN)/python -m ensurepip >/dev/null && $(BIN)/python -m pip install --quiet uv==$(UV_VERSION); }
+	if test -e /dev/nvidiactl; then cat requirements.lock; else grep -v '^triton==' requirements.lock; fi >.venv/locked.txt
 	UV=$$(command -v uv || echo $(BIN)/uv); \
-	  $$UV pip install --quiet --python $(BIN)/python -r requirements.lock && \
+	  $$UV pip install --quiet --python $(BIN)/python --no-deps -r .venv/locked.txt && \
 	  $$UV pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@rm -f .venv/.collected
 	@touch $@

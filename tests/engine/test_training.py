@@ -58,13 +58,16 @@ def stop_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "train_step", step)
 
 
-TRAINED = [name for name in METHODS if objective_class(name).trains]
+# Rows that leave out a part of `refined` or `caldnr` have no state that these do not have.
+PARTS = ("cald-no-catu", "cald", "canr-no-catu", "canr", "refined-an", "refined-discover", "refined-reject")
+TRAINED = [name for name in METHODS if objective_class(name).trains and name not in PARTS]
 
 
 @pytest.mark.parametrize("method", TRAINED)
 def test_a_resumed_run_repeats_the_uninterrupted_one(method, patches, tmp_path, monkeypatch):
     """Stopped in the middle of an epoch: weights, optimiser and method state end equal to the last bit."""
-    config = TinyConfig.make(f"method={method}", "train.ema=0.9", "train.batch_size=6")
+    some = ("model.train_from=layer4", "cache.enabled=false")  # writing weights and reading them takes most of the time
+    config = TinyConfig.make(f"method={method}", "train.ema=0.9", "train.batch_size=6", *some)
     few = patches.take(np.r_[0:18, 36:40])  # enough for every method, and there are many of them
     run(config, tmp_path / "whole", few)
     with monkeypatch.context() as patch:
