@@ -48,6 +48,7 @@ from fewtags.locks import only_process_in
 from fewtags.loggers import Logger
 from fewtags.methods import objective_class
 from fewtags.metrics import Scores
+from fewtags.models.backbones import check_weights_are_near
 from fewtags.models.saved import SavedModel, read_object
 from fewtags.progress import duration
 
@@ -96,6 +97,8 @@ def train(
         if data is None:
             if config.data.source:
                 log.say(f"Reading the labels of {config.data.source}.")
+                if config.model.pretrained and not config.model.weights:
+                    check_weights_are_near(config.model.backbone)
             with log.working("Reading labels"):
                 seen = seen_files(folder, config.data)
                 read = read_data(config.data)

@@ -196,6 +196,16 @@ def _create(name: str, pretrained: bool, output_stride: int | None = None) -> nn
         raise RunFailed(without_weights(name, reason or first_line(error))) from error
 
 
+def check_weights_are_near(name: str) -> None:
+    """Raises if timm's weights are to be downloaded and cannot be: before the labels of a million photos are read."""
+    if not quick_timm.timm.is_model(name):
+        return  # open_clip's, or no model
+    config = quick_timm.timm.get_pretrained_cfg(name, allow_unregistered=True)
+    on_hub = config is not None and (config.hf_hub_id or "").startswith("timm/")
+    if on_hub and timm_weights(name) not in cached_backbones() and (reason := hub.unreachable()):
+        raise RunFailed(without_weights(name, reason))
+
+
 def without_weights(name: str, reason: str) -> str:
     """What to do where the weights cannot be downloaded, the best way first."""
     cached = cached_backbones()
