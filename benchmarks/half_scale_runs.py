@@ -2,9 +2,9 @@
 
     python benchmarks/half_scale_runs.py configs/half-scale-track-b.yaml --out runs/track-b --only an/known-50
 
-The folders are those of `fewtags bench`; each goes on where the other stopped. A step in batches of 8 takes 0.20 s instead
-of 0.25 s, as torch's backward pass of a 1x1 convolution of such small maps takes three times as long as the matrix product
-that it is. Numbers differ by rounding.
+The folders are those of `fewtags bench`; each goes on where the other stopped. A step in batches of 8 takes 0.20 s
+instead of 0.25 s, as torch's backward pass of a 1x1 convolution of such small maps takes three times as long as the
+matrix product that it is. Numbers differ by rounding.
 """
 
 from __future__ import annotations
