@@ -1,9 +1,10 @@
-"""The table and the figure of all methods on VOC 2007, from the rows of a bench.
+"""The tables and the figure of all methods on VOC 2007, from the rows of a bench.
 
-    .venv/bin/python benchmarks/methods_table.py [results/voc2007-256/runs.csv] [--figure docs/images/methods.svg]
+    .venv/bin/python benchmarks/methods_table.py [RUNS.CSV ...]
 
-Prints mAP and OF1 of the last epoch by the share of known positives, mean over the masks (* three, else one), in the
-order of `fewtags methods`; draws mAP against that share.
+Rows of the files given are added to results/voc2007-256/runs.csv, in place of those of the same run. Then mAP and OF1
+of the last epoch by the share of known positives, mean over the masks (* three, else one), in the order of `fewtags
+methods`, are written between the marks in PAGES, and mAP against that share is drawn.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from fewtags.experiments.charts import Series, line_chart
 from fewtags.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
+RUNS, FIGURE = ROOT / "results/voc2007-256/runs.csv", ROOT / "docs/images/methods.svg"
+PAGES = (ROOT / "results/voc2007-256/README.md", ROOT / "docs/explanation/results.md")
+MARKS = "<!-- {} by benchmarks/methods_table.py -->\n", "<!-- end of {} -->\n"
+METRICS = {"mAP": "map", "OF1": "of1"}
+KEY = ("dataset", "method", "proportion", "seed", "epoch_rule")
 COLUMNS = ("0.1", "0.3", "0.5", "0.7", "0.9", "single")
 DRAWN = ("refined", "instant", "refined-no-names", "role", "ll-r", "linear", "nnpu", "ssgrl", "caldnr")
 STYLE = """
@@ -86,15 +92,36 @@ def figure(rows: Rows) -> str:
     return alone.replace("</title>", white, 1) + "\n"
 
 
+def with_tables(page: str, tables: dict[str, str]) -> str:
+    """The page with each table between its two marks."""
+    for name, text in tables.items():
+        begin, end = (mark.format(name) for mark in MARKS)
+        before, _, rest = page.partition(begin)
+        _, found, after = rest.partition(end)
+        assert found, f"the page has no place for {name}"
+        page = f"{before}{begin}\n{text}\n\n{end}{after}"
+    return page
+
+
+def add_rows(files: list[Path]) -> None:
+    rows: dict[tuple[str, ...], dict[str, str]] = {}
+    for file in [RUNS, *files]:
+        with file.open(newline="", encoding="utf-8") as lines:
+            rows |= {tuple(row[name] for name in KEY): row for row in csv.DictReader(lines)}
+    with RUNS.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, next(iter(rows.values())))
+        writer.writeheader()
+        writer.writerows(rows.values())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="?", default=ROOT / "results/voc2007-256/runs.csv")
-    parser.add_argument("--figure", type=Path)
-    options = parser.parse_args()
-    print("mAP:\n\n" + table(read(options.runs, "map")) + "\n\nOF1 at probability 0.5:\n")
-    print(table(read(options.runs, "of1")))
-    if options.figure is not None:
-        options.figure.write_text(figure(read(options.runs, "map")), encoding="utf-8")
+    parser.add_argument("runs", type=Path, nargs="*", help="runs.csv of benches whose rows are new")
+    add_rows(parser.parse_args().runs)
+    tables = {name: table(read(RUNS, metric)) for name, metric in METRICS.items()}
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
+    FIGURE.write_text(figure(read(RUNS, "map")), encoding="utf-8")
 
 
 if __name__ == "__main__":
