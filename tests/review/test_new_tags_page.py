@@ -18,7 +18,7 @@ pytest.importorskip("playwright", reason="playwright is not installed (extra: de
 
 from made_server import ProcessServer
 from playwright.sync_api import Page, expect
-from test_page import browser, name, open_page, press, server, start_server, tile, wait_saved, wait_shown  # noqa: F401
+from test_page import browser, left_windows, name, open_page, press, server, start_server, tile, wait_saved, wait_shown  # noqa: F401
 
 from fewtags.data.formats import read_annotations
 from fewtags.labels import PRESENT, UNKNOWN
