@@ -9,23 +9,30 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Sequence
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch.multiprocessing
 
 METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-PRELOADED = (
-    "fewtags.engine.training", "torch.nn.parallel", "fewtags.cli", "fewtags.commands.train", "fewtags.commands.review",
-    "fewtags.review.server", "uvicorn",
-)  # fmt: skip
 
 
 def processes() -> Any:
     """As `multiprocessing`, with `Process(target=..., args=...)` of functions that can be imported."""
     chosen = multiprocessing.get_context(METHOD)
-    chosen.set_forkserver_preload(list(PRELOADED))
+    if METHOD == "forkserver":
+        start_server()
     return chosen
+
+
+def start_server() -> None:
+    """Unless it runs. It looks for the module where Python does, which is not where the tests are."""
+    forkserver.set_forkserver_preload(["made_imports"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        forkserver.ensure_running()
 
 
 def run_ranks(function: Callable[..., None], arguments: Sequence[object], number: int = 2) -> None:

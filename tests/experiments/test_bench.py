@@ -27,6 +27,7 @@ from fewtags.experiments.grid import PlannedRun, read_grid
 from fewtags.experiments.runs import COLUMNS, METRICS, read_run, tidy_rows
 from fewtags.experiments.tables import write_tables
 from fewtags.progress import duration
+from made_processes import processes
 
 
 @pytest.fixture
@@ -50,6 +51,13 @@ def grid(patches: Annotations, tmp_path: Path):
         return tmp_path / "grid.yaml"
 
     return write
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server_of_processes() -> None:
+    """The one of other tests, which has imported timm: a bench's own has not, so each run would. The tests that start
+    `fewtags bench` have its own."""
+    processes()
 
 
 def wait_for(condition, seconds: float = 600.0) -> None:
