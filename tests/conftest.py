@@ -66,7 +66,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    # The process ends. To look through all of its objects again, as pytest and Python do five times, takes three seconds.
+    # The process ends. To look through all of its objects again, as pytest and Python do five times, takes 3 seconds.
     gc.collect()
     gc.freeze()
 
