@@ -7,11 +7,11 @@ else
 BIN := .venv/bin
 endif
 # Folders of tests lie in memory where it has room for 4 GB of files: else tests wait for the disk a fifth of the time.
-IN_MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "PYTEST_DEBUG_TEMPROOT=/dev/shm"}')
+IN_MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(IN_MEMORY)
 # One process more than cores: tests that wait for a server, a browser or a clock leave a third of two cores to others.
-# All tests of a file run in one process, so that what they share (runs, exported models, clusters) is made once; files
-# in the order of tests/conftest.py, the longest first.
+# All tests of a file run in one process, so that what they share (runs, exported models, clusters) is made once, and
+# some files together; files in the order of tests/conftest.py, the longest first.
 PYTEST := -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
 comma := ,
 
@@ -46,8 +46,9 @@ setup: .venv/.ready  ## Create .venv/ with the locked versions; does nothing whe
 demo: setup  ## Draw images, hide most of their tags, train, and show what was found (under two minutes)
 	$(BIN)/fewtags demo
 
-browser:  ## Install the browser (Debian's chromium) in which the tests try the review page
-	@command -v chromium || $$(test "$$(id -u)" = 0 || echo sudo) apt-get install -y chromium
+BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome
+browser:  ## Install the browser (Debian's chromium without windows) in which the tests try the review page
+	@for name in $(BROWSERS); do command -v $$name && exit; done; $$(test "$$(id -u)" = 0 || echo sudo) apt-get install -y chromium-headless-shell
 
 test: setup  ## Check style and types, and run the tests beside it, on two cores
 	@{ $(MAKE) --no-print-directory lint >.venv/lint.txt 2>&1; code=$$?; cat .venv/lint.txt; exit $$code; } & \
@@ -55,7 +56,7 @@ test: setup  ## Check style and types, and run the tests beside it, on two cores
 	  wait $$! && exit $$tests || { echo "Style or types are wrong; \`make lint\` says where."; exit 1; }
 
 unit: setup  ## Only the tests
-	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	@for name in $(BROWSERS); do command -v $$name >/dev/null && exit; done; \
 	  echo "No browser is installed, so the review page is not tried in one; \`make browser\` installs it."
 	$(TEST_ENV) FEWTAGS_COLLECTED=$(CURDIR)/.venv/.collected $(BIN)/python $(PYTEST) --durations=10
 

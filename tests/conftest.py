@@ -38,6 +38,19 @@ LONGEST = (
     "data/test_fuzz_readers.py", "engine/test_several_processes.py", "review/test_killed_server.py",
 )  # fmt: skip
 
+# Files that need the same slow start run in one of the test processes, which makes it once: processes forked from one
+# that has imported everything, and torch's exporter. Any other file goes to whichever process is free.
+FORKING = (
+    "review/test_page.py", "review/test_new_tags_page.py", "review/test_killed_server.py", "review/test_command.py",
+    "experiments/test_bench.py", "engine/test_several_processes.py", "methods/test_label_state_ranks.py",
+    "methods/test_two_processes.py", "models/test_start_ranks.py", "data/test_writers.py", "test_bad_input.py",
+)  # fmt: skip
+EXPORTING = (
+    "test_docs.py", "export/test_export.py", "export/test_imgutils.py", "export/test_without_torch.py",
+    "review/test_new_tag_way.py", "test_tree_command.py",
+)  # fmt: skip
+GROUPS = {**dict.fromkeys(FORKING, "forking"), **dict.fromkeys(EXPORTING, "exporting")}
+
 # `make test` says where the first process notes that it has collected the tests. The others wait for it: what it
 # imports is compiled then, which takes longer than all the rest and would be done by each of them.
 COLLECTED = Path(os.environ["FEWTAGS_COLLECTED"]) if "FEWTAGS_COLLECTED" in os.environ else None
@@ -50,6 +63,18 @@ if COLLECTED and WORKER not in ("", "gw0"):
 # Imports make half a million objects that stay. To look through them for garbage takes a fifth of the time to collect
 # the tests, and it would be done again in many a test.
 gc.disable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class Grouped(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return GROUPS.get(file.removeprefix("tests/"), file)
+
+    return Grouped(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -124,7 +124,7 @@ while time.monotonic() < end:
 def test_two_writers_of_one_file_never_meet(tmp_path):
     file = tmp_path / "a.json"
     write_json(file, ["0"] * 2000)
-    command = [sys.executable, "-c", WRITER, str(file), "2"]
+    command = [sys.executable, "-c", WRITER, str(file), "0.5"]
     writers = [subprocess.Popen([*command, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE) for name in "12"]
     for writer in writers:
         assert writer.stdout is not None
