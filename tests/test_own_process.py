@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -45,3 +46,16 @@ def test_it_ends_at_once_with_its_code_and_says_everything(how: str, code: int) 
 def test_what_cannot_be_said_is_an_error() -> None:
     with open("/dev/full", "w") as full:
         assert run("sys.exit(0)", stdout=full).returncode != 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch has another OpenMP elsewhere")
+def test_threads_of_torch_do_not_keep_a_core_that_they_wait_for() -> None:
+    """GNU OpenMP says what it has read, which it does when torch is imported."""
+    done = run("import torch", env={**os.environ, "OMP_DISPLAY_ENV": "verbose"})
+    assert "GOMP_SPINCOUNT = '10000'" in done.stderr
+
+
+@pytest.mark.parametrize("own", [{"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}])
+def test_a_wait_that_somebody_has_chosen_stays(own: dict[str, str]) -> None:
+    done = run("import os; print(os.environ.get('GOMP_SPINCOUNT'))", env={**os.environ, **own})
+    assert own.get("GOMP_SPINCOUNT", "None") in done.stdout.splitlines()
