@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -150,6 +152,16 @@ def test_an_executor_is_given_no_more_than_it_has_room_for(grid, tmp_path):
     executor = FakeExecutor(room=2)
     assert not Bench(read_grid(grid({"an": None, "asl": None}, [0.1, 0.5, 0.9])), tmp_path, executor, quiet=True).run()
     assert (len(executor.started), executor.most) == (6, 2)
+
+
+def test_the_first_run_makes_what_all_share_and_says_nothing_about_the_others(grid, tmp_path, monkeypatch, capsys):
+    """It takes 600 seconds, each of the others 10."""
+    executor, clock = FakeExecutor(dict.fromkeys(("an", "asl", "focal"), 3)), iter((600.0, 610.0, 620.0))
+    monkeypatch.setattr(bench, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    Bench(read_grid(grid({"an": None, "asl": None, "focal": None}, [0.5])), tmp_path, executor).run()
+    said = " ".join(capsys.readouterr().err.split())
+    left = re.findall(r"log\.txt\. (\d runs? left[^.]*)\.", said)
+    assert left == ["2 runs left", "1 run left, about 10 s", "0 runs left"]
 
 
 def test_a_killed_run_is_told_from_one_that_failed(grid, tmp_path, capsys):

@@ -47,7 +47,7 @@ class Bench:
         self.waiting: list[PlannedRun] = []
         self.failed: list[PlannedRun] = []
         self.num_running = self.num_done = 0  # in this session
-        self.started = time.monotonic()
+        self.first_ended = 0.0
 
     def run(self) -> list[PlannedRun]:
         """Complete every wanted run and return those that failed; runs.csv and tables.* are updated after each."""
@@ -93,8 +93,16 @@ class Bench:
             self.failed.append(ended.run)
             outcome = f"failed ({why(files, ended.exit_code)}); see {files.log}"
         num_left = len(self.waiting) + self.num_running
-        left = duration((time.monotonic() - self.started) / self.num_done * num_left)
-        self.say(f"{ended.run}: {outcome}. {plural(num_left, 'run')} left" + (f", about {left}." if num_left else "."))
+        self.say(f"{ended.run}: {outcome}. {plural(num_left, 'run')} left{self._time_left(num_left)}.")
+
+    def _time_left(self, num_left: int) -> str:
+        """By the pace since the first run ended, which may have made the features of all others."""
+        now = time.monotonic()
+        if self.num_done == 1:
+            self.first_ended = now
+        if self.num_done == 1 or not num_left:
+            return ""
+        return f", about {duration((now - self.first_ended) / (self.num_done - 1) * num_left)}"
 
     def files(self, run: PlannedRun) -> RunFolder:
         return RunFolder(self.folder / run.name)
