@@ -101,9 +101,9 @@ def epoch(num_images: int, num_categories: int) -> tuple[float, float]:
     import torch
 
     from fewtags.contract import Batch, Problem, Progress
-    from fewtags.engine.optimizers import without_compiler
     from fewtags.methods import objective_class
     from fewtags.models.heads import head_class
+    from fewtags.models.optimizers import without_compiler
 
     features, labels = made(num_images, num_categories)
     kind, method = head_class("linear"), objective_class("an", "default")
@@ -125,10 +125,10 @@ def refined(num_images: int, num_categories: int) -> tuple[float, float]:
     import torch
 
     from fewtags.contract import Batch, Problem, Progress
-    from fewtags.engine.optimizers import without_compiler
     from fewtags.engine.settled import SettledRows
     from fewtags.methods import objective_class
     from fewtags.models.heads import head_class
+    from fewtags.models.optimizers import without_compiler
 
     features, labels = made(num_images, num_categories)
     where = torch.rand(5, 5) + 0.5  # how much of an image is at each location

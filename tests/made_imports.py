@@ -1,5 +1,6 @@
 """What the server of made_processes.py imports beforehand: all that its processes would each import."""
 
+import torch._dynamo  # every rank of DistributedDataParallel would
 import torch.nn.parallel
 import uvicorn
 

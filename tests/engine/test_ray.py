@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import csv
+import functools
 import os
 import signal
 import subprocess
 import sys
+from collections import defaultdict
+from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,21 +20,24 @@ import yaml
 from conftest import TINY, Cli, TinyConfig
 from fewtags.data.prepare import split_data
 from fewtags.engine import ray_pass
-from fewtags.engine.cluster import active_cluster, cluster
+from fewtags.engine.cluster import active_cluster, cluster, start_on_loopback
 from fewtags.engine.prediction import predict_files
 from fewtags.engine.training import train
 from fewtags.errors import MissingExtra, UserError
 from fewtags.models.saved import load_model
 
 ray = pytest.importorskip("ray")
+psutil = pytest.importorskip("psutil")
 
 
 @pytest.fixture(scope="module")
 def two_workers():
     """A Ray of this machine with two workers, which all of these tests share."""
-    # Ray's workers stand back for every other process, and on a busy machine would take for ever.
-    os.environ.update(RAY_worker_niceness="0")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error", object_store_memory=10**8)
+    with pytest.MonkeyPatch.context() as patch:
+        # Ray's workers stand back for every other process, and on a busy machine would take for ever.
+        patch.setenv("RAY_worker_niceness", "0")
+        patch.setattr(ray, "init", functools.partial(ray.init, num_cpus=2, object_store_memory=10**8))
+        start_on_loopback(ray)
     yield
     ray.shutdown()
 
@@ -102,6 +109,13 @@ def test_an_unreadable_image_is_told_by_the_worker(on_ray, trained, tmp_path):
     assert "no.png" in found.problem
 
 
+def test_workers_need_no_compiler(on_ray, trained, patches):
+    """torch's takes longer to import than torch itself. Whichever of the two workers has the last word."""
+    list(predict_files(load_model(trained), [patches.path(row) for row in range(16)]))
+    ask = on_ray.task(lambda: {"fewtags.engine.ray_pass", "timm", "torch._dynamo"} & set(sys.modules))
+    assert on_ray.ray.get([ask() for _ in range(4)]) == [{"fewtags.engine.ray_pass", "timm"}] * 4
+
+
 def test_what_is_trained_through_the_backbone_is_refused(on_ray, patches, tmp_path):
     with pytest.raises(UserError, match=r"freeze it .*or train with torchrun"):
         trained_by(TinyConfig.make("model.train_from=all"), patches, tmp_path / "run")
@@ -112,30 +126,44 @@ def test_more_than_any_machine_has_is_refused(two_workers, trained, patches):
         list(predict_files(load_model(trained), [patches.path(0)]))
 
 
-LISTENING = """
-import ipaddress, os, sys
-import psutil
-if sys.argv[1] == "imported before":
-    import ray
-from fewtags.engine.cluster import active_cluster, cluster
-with cluster("local"):
-    assert active_cluster().ray.get(active_cluster().task(lambda: os.getpid())()) != os.getpid()  # a worker listens too
-    me = psutil.Process()
-    for process in (me, *me.children(recursive=True)):
-        for socket in process.net_connections("inet"):
+def listening(process: Any) -> dict[str, set[str]]:
+    """By name of this process and those below it: the addresses at which they listen."""
+    found = defaultdict[str, set[str]](set)
+    for each in (process, *process.children(recursive=True)):
+        for socket in each.net_connections("inet"):
             if socket.status == psutil.CONN_LISTEN:
-                address = ipaddress.ip_address(socket.laddr.ip)
-                print(process.name(), getattr(address, "ipv4_mapped", None) or address)
+                address = ip_address(socket.laddr.ip)
+                found[each.name()].add(str(getattr(address, "ipv4_mapped", None) or address))
+    return found
+
+
+def only_here(found: dict[str, set[str]]) -> bool:
+    assert {"gcs_server", "raylet"} < set(found)  # workers and driver listen too
+    assert len(found) >= 4
+    return set.union(*found.values()) == {"127.0.0.1"}
+
+
+def test_a_local_ray_cannot_be_reached_from_other_machines(on_ray):
+    """Here Ray is imported before it is started, and has read by then whether it may be reached."""
+    assert on_ray.ray.get(on_ray.task(lambda: os.getpid())()) != os.getpid()
+    assert only_here(listening(psutil.Process()))
+
+
+STARTED = """
+import os, sys
+from fewtags.engine.cluster import cluster
+with cluster("local") as machines:
+    print(machines.ray.get(machines.task(lambda: os.getpid())()) != os.getpid(), flush=True)
+    sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("when", ["imported before", "not imported"])
-def test_a_local_ray_cannot_be_reached_from_other_machines(when):
-    done = subprocess.run([sys.executable, "-c", LISTENING, when], capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    listening = [line.rsplit(" ", 1) for line in done.stdout.splitlines()]
-    assert len(listening) >= 4  # gcs_server, raylet, worker, driver
-    assert {address for _, address in listening} == {"127.0.0.1"}, done.stdout
+def test_nor_one_that_was_not_imported_before():
+    words = [sys.executable, "-c", STARTED]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout.readline() == "True\n"
+        found = listening(psutil.Process(driver.pid))
+    assert only_here(found)
 
 
 def test_commands_take_the_cluster(two_workers, cli: Cli, trained, patches, tmp_path):

@@ -24,8 +24,9 @@ COMMANDS = (
 
 def test_a_run_is_trained_and_tags_a_photo_without_the_compiler(patches, tags_file, tmp_path):
     """In a process of its own: importing it takes longer than importing torch."""
-    train = ["train", patches.root, "--tags", tags_file, "--out", tmp_path / "run", "--quiet", *TINY]
-    words = [*train, "--", "predict", tmp_path / "run", patches.path(0), "--quiet", "--"]
+    data = [patches.root, "--tags", tags_file, "--quiet", *TINY]
+    train, fit = (["train", *data, "--out", tmp_path / method, f"method={method}"] for method in ("an", "linear"))
+    words = [*train, "--", *fit, "--", "predict", tmp_path / "an", patches.path(0), "--quiet", "--"]
     command = [sys.executable, "-c", COMMANDS, *map(str, words)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stderr.strip() == "[]"

@@ -21,6 +21,7 @@ from fewtags.engine.cluster import Cluster, active_cluster
 from fewtags.engine.feature_pass import FeaturePass, in_groups
 from fewtags.engine.runtime import Runtime, choose_runtime
 from fewtags.models.backbones import Backbone
+from fewtags.models.quick_timm import timm  # noqa: F401 - before a worker unpacks a backbone, which brings the compiler
 
 SHARD = 256  # images per task: seconds of work on a CPU, 0.6 MB of averages or 32 MB of maps to send back
 

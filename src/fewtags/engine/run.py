@@ -24,7 +24,6 @@ from fewtags.engine.cluster import active_cluster
 from fewtags.engine.evaluation import Batches
 from fewtags.engine.features import FeatureMaker, cached_batches, keeps_averages, keeps_features
 from fewtags.engine.moving_average import MovingAverage
-from fewtags.engine.optimizers import without_compiler
 from fewtags.engine.predictions import Predictions
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
@@ -36,6 +35,7 @@ from fewtags.metrics import Scores
 from fewtags.models.build import build_classifier, is_from_scratch, make_problem
 from fewtags.models.classifier import Classifier
 from fewtags.models.heads import Head
+from fewtags.models.optimizers import without_compiler
 from fewtags.presence.estimates import Judged
 
 

@@ -20,6 +20,7 @@ from fewtags.distributed import gather_rows
 from fewtags.errors import DataError
 from fewtags.labels import ABSENT, PRESENT
 from fewtags.models.heads import Head, HeadSpec, Standardise
+from fewtags.models.optimizers import without_compiler
 from fewtags.settings import Settings
 
 STRENGTHS = [float(10**exponent) for exponent in np.arange(-3, 1.1, 0.5)]  # times half the squared weights
@@ -108,7 +109,7 @@ def fit(
         prior = (known.sum(0) + 0.5) / (len(known) + 1)
         start = torch.zeros(known.shape[1], features.shape[1]), torch.logit(prior)
     weight, bias = (part.clone().requires_grad_() for part in start)
-    solver = torch.optim.LBFGS(
+    solver = without_compiler(torch.optim.LBFGS)(
         [weight, bias], max_iter=MAX_ITERATIONS, tolerance_change=1e-7, history_size=20, line_search_fn="strong_wolfe"
     )
 

@@ -7,13 +7,17 @@ written.
 from __future__ import annotations
 
 import inspect
+from typing import TypeVar
 
 import torch
 
 WRAPPED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 
 
-def without_compiler(kind: type[torch.optim.Adam]) -> type[torch.optim.Adam]:
+Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
+
+
+def without_compiler(kind: type[Kind]) -> type[Kind]:
     """The same optimiser, for weights that are not themselves a function of what is differentiated."""
     methods = {name: inspect.unwrap(getattr(kind, name)) for name in WRAPPED}
     return type(kind.__name__, (kind,), {**methods, "step": torch.no_grad()(inspect.unwrap(kind.step))})
