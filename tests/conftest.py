@@ -36,6 +36,10 @@ LONGEST = (
     "engine/test_ray.py", "test_update_command.py", "review/test_new_tags_page.py", "data/test_images.py",
     "export/test_export.py", "engine/test_torchrun.py", "review/test_new_tag_way.py", "test_apply_command.py",
     "data/test_fuzz_readers.py", "engine/test_several_processes.py", "review/test_killed_server.py",
+    "models/test_hub.py", "test_predict_write.py", "test_sklearn.py", "methods/test_every_method.py",
+    "export/test_timm.py", "review/test_store_damage.py", "test_tagger.py", "review/test_server.py",
+    "models/test_names.py", "engine/test_features.py", "experiments/test_report.py", "test_kept.py",
+    "test_damaged_files.py",
 )  # fmt: skip
 
 # Files that need the same slow start run in one of the test processes, which makes it once: processes forked from one
