@@ -45,7 +45,6 @@ COMPILED := torch torchvision timm numpy scipy sklearn sympy networkx onnx onnxs
 	  $$UV pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@cd "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" && \
 	  "$(CURDIR)/$(BIN)/python" -m compileall -q -j 0 $(COMPILED) >/dev/null 2>&1 || true  # some files are for other Pythons
-	@rm -f .venv/.collected
 	@touch $@
 
 demo: setup  ## Draw images, hide most of their tags, train, and show what was found (under two minutes)
@@ -63,7 +62,7 @@ test: setup  ## Check style and types, and run the tests beside it, on two cores
 unit: setup  ## Only the tests
 	@for name in $(BROWSERS); do command -v $$name >/dev/null && exit; done; \
 	  echo "No browser is installed, so the review page is not tried in one; \`make browser\` installs it."
-	$(TEST_ENV) FEWTAGS_COLLECTED=$(CURDIR)/.venv/.collected $(BIN)/python $(PYTEST) --durations=10
+	$(TEST_ENV) $(BIN)/python $(PYTEST) --durations=10
 
 test-slow: setup others  ## The tests that take over a minute, and those against large packages of other projects
 	$(TEST_ENV) $(BIN)/python -m pytest -m slow

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,7 +38,8 @@ LONGEST = (
     "models/test_hub.py", "test_predict_write.py", "test_sklearn.py", "methods/test_every_method.py",
     "export/test_timm.py", "review/test_store_damage.py", "test_tagger.py", "review/test_server.py",
     "models/test_names.py", "engine/test_features.py", "experiments/test_report.py", "test_kept.py",
-    "test_damaged_files.py",
+    "test_damaged_files.py", "test_untag_command.py", "test_example.py", "test_predict_archive.py",
+    "test_tagger_inputs.py", "engine/test_thresholds.py", "models/test_few_photos.py", "test_photo_programs.py",
 )  # fmt: skip
 
 # Files that need the same slow start run in one of the test processes, which makes it once: processes forked from one
@@ -55,15 +55,6 @@ EXPORTING = (
     "review/test_new_tag_way.py", "test_tree_command.py",
 )  # fmt: skip
 GROUPS = {**dict.fromkeys(FORKING, "forking"), **dict.fromkeys(EXPORTING, "exporting")}
-
-# `make test` says where the first process notes that it has collected the tests. The others wait for it: what it
-# imports is compiled then, which takes longer than all the rest and would be done by each of them.
-COLLECTED = Path(os.environ["FEWTAGS_COLLECTED"]) if "FEWTAGS_COLLECTED" in os.environ else None
-WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
-if COLLECTED and WORKER not in ("", "gw0"):
-    given_up = time.monotonic() + 120  # seconds, then each for itself
-    while not COLLECTED.exists() and time.monotonic() < given_up:
-        time.sleep(0.1)
 
 # Imports make half a million objects that stay. To look through them for garbage takes a fifth of the time to collect
 # the tests, and it would be done again in many a test.
@@ -91,8 +82,6 @@ def pytest_collection_finish() -> None:
     gc.enable()
     gc.set_threshold(5000)  # as `fewtags` itself has it: at Python's 700 it looks seven times as often
     gc.freeze()
-    if COLLECTED and WORKER == "gw0":
-        COLLECTED.touch()
 
 
 def pytest_unconfigure() -> None:
