@@ -48,7 +48,7 @@ FORKING = (
     "review/test_page.py", "review/test_new_tags_page.py", "review/test_killed_server.py", "review/test_command.py",
     "experiments/test_bench.py", "engine/test_several_processes.py", "methods/test_label_state_ranks.py",
     "methods/test_two_processes.py", "methods/test_category_adaptive.py", "models/test_start_ranks.py",
-    "engine/test_feature_store.py", "data/test_writers.py", "test_bad_input.py",
+    "engine/test_feature_store.py", "engine/test_torchrun.py", "data/test_writers.py", "test_bad_input.py",
 )  # fmt: skip
 EXPORTING = (
     "test_docs.py", "export/test_export.py", "export/test_imgutils.py", "export/test_without_torch.py",

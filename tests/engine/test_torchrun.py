@@ -9,18 +9,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from conftest import TINY
+from fewtags import distributed
 from fewtags.config import load_config
 from fewtags.engine.checkpoint import load_checkpoint
 from fewtags.engine.run_log import read_rows
 from fewtags.engine.training import train
 from fewtags.methods import METHODS, objective_class
+from made_processes import METHOD, start_server
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 
@@ -67,6 +72,16 @@ def launch(*arguments: object, processes: int = 2, **how) -> subprocess.Popen:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen([*command, *map(str, arguments)], env=environment, text=True, start_new_session=True,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **how)  # fmt: skip
+
+
+@contextmanager
+def signals_as_they_are() -> Iterator[None]:
+    before = {
+        number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    }
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def finished(process: subprocess.Popen, seconds: float = 600) -> str:
@@ -229,10 +244,19 @@ def test_bad_images_of_every_process_are_warned_about_and_counted(patches, tags_
     assert json.loads((tmp_path / "run" / "result.json").read_text())["unreadable_images"] == 6
 
 
-def test_two_processes_by_the_launcher(script, patches, tags_file, tmp_path):
-    """The quick one: the closed form is that of one process."""
-    finished(launch(script, tmp_path / "two", patches.root, tags_file, "instant"))
-    data = {"source": str(patches.root), "tags": str(tags_file), "options": {"complete": True}, "known": 0.6}
-    train(load_config(None, ["method=instant", *SETTINGS], data=data), tmp_path / "one/instant", quiet=True)
+def one_rank(root: Path, source: Path, tags: Path, method: str) -> None:
+    data = {"source": str(source), "tags": str(tags), "options": {"complete": True}, "known": 0.6}
+    train(load_config(None, [f"method={method}", *SETTINGS], data=data), root / method, quiet=True)
+    distributed.finish()
+
+
+def test_two_processes_by_the_launcher(patches, tags_file, tmp_path):
+    """The quick one: the closed form is that of one process. What torchrun calls, with processes that are forked."""
+    start_server()
+    how = LaunchConfig(1, 1, 2, run_id="two", rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method=METHOD)
+    with pytest.MonkeyPatch.context() as patch, signals_as_they_are():
+        patch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "")
+        elastic_launch(how, one_rank)(tmp_path / "two", patches.root, tags_file, "instant")
+    one_rank(tmp_path / "one", patches.root, tags_file, "instant")
     one, two = (np.load(tmp_path / n / "instant/predictions-test.npz")["probabilities"] for n in ("one", "two"))
     np.testing.assert_allclose(two, one, atol=1e-4)
