@@ -8,6 +8,9 @@ import json
 import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
 
 COMMIT = "c" * 40
 
@@ -44,6 +47,14 @@ class HubStandIn:
     def __exit__(self, *_: object) -> None:
         self.server.shutdown()
         self.server.server_close()
+
+    def is_huggingfaces(self, patch: pytest.MonkeyPatch, cache: Path) -> None:
+        """For all that is not told another address. In a process of its own it would be HF_ENDPOINT and HF_HOME."""
+        patch.setattr("huggingface_hub.constants.ENDPOINT", self.address)
+        template = self.address + "/{repo_id}/resolve/{revision}/{filename}"
+        patch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        patch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
 
     def post(self, request: BaseHTTPRequestHandler, path: str, body: bytes) -> None:
         if path == "/api/repos/create":

@@ -127,11 +127,7 @@ def test_weights_that_break_off_are_said_leave_no_run_and_are_fetched_again(
     save_file(timm.create_model("test_resnet", pretrained=False).state_dict(), tmp_path / "w.safetensors")
     repository = "timm/test_resnet.r160_in1k"
     hub.repositories[repository] = {"model.safetensors": (tmp_path / "w.safetensors").read_bytes()}
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
-    template = hub.address + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    hub.is_huggingfaces(monkeypatch, tmp_path / "hub")
     train = ("train", patches.root, "--tags", tags_file, "--backbone", "test_resnet", "input.size=32")
     train = (*train, "--method", "instant", "--out", tmp_path / "run")
     with monkeypatch.context() as broken:

@@ -85,7 +85,7 @@ def serve_label_studio(
         from fewtags.serve.label_studio import Backend, Images, create_backend
     except ImportError:
         raise MissingExtra("fewtags serve --label-studio", "label-studio") from None
-    from fewtags.models.tensor_files import model_places
+    from fewtags.models.places import model_places
     from fewtags.tagger import Tagger
 
     if not any((place / "config.json").is_file() for place in model_places(run)):

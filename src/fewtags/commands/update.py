@@ -292,8 +292,8 @@ def install(run: Path, made: Path) -> str:
     one is in its place.
     """
     from fewtags.engine.run_folder import RunFolder
+    from fewtags.models.places import OLD_MODEL
     from fewtags.models.saved import read_object
-    from fewtags.models.tensor_files import OLD_MODEL
 
     there, here = RunFolder(made), RunFolder(run)
     record = read_object(there.data) if there.data.is_file() else None

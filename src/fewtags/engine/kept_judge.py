@@ -31,8 +31,8 @@ from fewtags.engine.model_outputs import ModelOutputs, UnitFeatures, maker_of, w
 from fewtags.engine.run import choose_device
 from fewtags.engine.run_folder import RunFolder
 from fewtags.engine.run_log import RunLog
+from fewtags.models.places import WEIGHTS
 from fewtags.models.saved import SavedModel, without_paths
-from fewtags.models.tensor_files import WEIGHTS
 from fewtags.presence.bursts import burst_leaders
 from fewtags.presence.decision_learner import DecisionLearner
 from fewtags.presence.model import Presence

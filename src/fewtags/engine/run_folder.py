@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fewtags.errors import UserError, no_such_folder
-from fewtags.models.tensor_files import MODEL_FOLDER
+from fewtags.models.places import MODEL_FOLDER
 
 
 @dataclass(frozen=True)

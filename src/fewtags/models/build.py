@@ -17,7 +17,8 @@ from fewtags.models.backbones import Backbone, create_backbone
 from fewtags.models.classifier import Classifier, Neck
 from fewtags.models.heads import head_class
 from fewtags.models.names import find_names
-from fewtags.models.tensor_files import WEIGHTS, first_line, model_places
+from fewtags.models.places import WEIGHTS, model_places
+from fewtags.models.tensor_files import first_line
 from fewtags.models.words import WordsConfig, find_word_vectors
 from fewtags.settings import Settings
 

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from fewtags.errors import UserError
-from fewtags.models.tensor_files import WEIGHTS, first_line
+from fewtags.models.places import WEIGHTS
+from fewtags.models.tensor_files import first_line
 
 FILES = ("config.json", "labels.json", WEIGHTS, "README.md")  # nothing else in a repository is downloaded
 ONNX = "model.onnx"  # is uploaded too, for those who do not use fewtags

@@ -36,7 +36,8 @@ from fewtags.models.build import ModelConfig, build_classifier
 from fewtags.models.classifier import Classifier
 from fewtags.models.heads import head_class
 from fewtags.models.model_card import UNKNOWN_LICENSE, model_card
-from fewtags.models.tensor_files import WEIGHTS, first_line, model_places
+from fewtags.models.places import WEIGHTS, model_places
+from fewtags.models.tensor_files import first_line
 from fewtags.models.weight_sizes import Shapes, check_sizes, weight_shapes
 from fewtags.renamed import current_names
 from fewtags.settings import Settings

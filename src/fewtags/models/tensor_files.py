@@ -1,4 +1,4 @@
-"""Reads what torch.save and NumPy wrote, without executing pickled code; hashes tensors; files of a saved model."""
+"""Reads what torch.save and NumPy wrote, without executing pickled code; hashes tensors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,6 @@ import torch
 from torch import Tensor
 
 from fewtags.errors import UserError
-
-MODEL_FOLDER = "model"  # the saved model in a run's folder
-OLD_MODEL = "update/old-model"  # where `fewtags update` puts it aside for the moment in which it installs the next
-WEIGHTS = "model.safetensors"  # in a saved model
 
 
 def read_tensors(file: Path) -> Any:
@@ -38,11 +34,6 @@ def read_arrays(file: Path, *names: str) -> list[np.ndarray]:
         raise UserError(f"{file} does not exist.") from None
     except Exception as error:  # damaged bytes make zipfile and NumPy raise nearly anything
         raise UserError(f"{file} is damaged ({first_line(error)}); remove it, or create it again.") from error
-
-
-def model_places(folder: Path) -> tuple[Path, ...]:
-    """Where the model of a run may be, or a saved one. An update that was killed may have left the old one aside."""
-    return folder / MODEL_FOLDER, folder / OLD_MODEL, folder
 
 
 def first_line(error: Exception) -> str:
