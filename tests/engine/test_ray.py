@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -136,10 +137,11 @@ def listening(process: Any) -> dict[str, set[str]]:
     """By name of this process and those below it: the addresses at which they listen."""
     found = defaultdict[str, set[str]](set)
     for each in (process, *process.children(recursive=True)):
-        for socket in each.net_connections("inet"):
-            if socket.status == psutil.CONN_LISTEN:
-                address = ip_address(socket.laddr.ip)
-                found[each.name()].add(str(getattr(address, "ipv4_mapped", None) or address))
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            for socket in each.net_connections("inet"):
+                if socket.status == psutil.CONN_LISTEN:
+                    address = ip_address(socket.laddr.ip)
+                    found[each.name()].add(str(getattr(address, "ipv4_mapped", None) or address))
     return found
 
 
