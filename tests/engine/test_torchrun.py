@@ -75,13 +75,17 @@ def launch(*arguments: object, processes: int = 2, **how) -> subprocess.Popen:
 
 
 @contextmanager
-def signals_as_they_are() -> Iterator[None]:
-    before = {
-        number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-    }
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+def launcher_in_this_process() -> Iterator[None]:
+    """It takes the process's signals, and notes which in the environment; both are as they were afterwards."""
+    taken = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    before = {number: signal.getsignal(number) for number in taken}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "")
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def finished(process: subprocess.Popen, seconds: float = 600) -> str:
@@ -254,8 +258,7 @@ def test_two_processes_by_the_launcher(patches, tags_file, tmp_path):
     """The quick one: the closed form is that of one process. What torchrun calls, with processes that are forked."""
     start_server()
     how = LaunchConfig(1, 1, 2, run_id="two", rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method=METHOD)
-    with pytest.MonkeyPatch.context() as patch, signals_as_they_are():
-        patch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "")
+    with launcher_in_this_process():
         elastic_launch(how, one_rank)(tmp_path / "two", patches.root, tags_file, "instant")
     one_rank(tmp_path / "one", patches.root, tags_file, "instant")
     one, two = (np.load(tmp_path / n / "instant/predictions-test.npz")["probabilities"] for n in ("one", "two"))
